@@ -1,0 +1,1 @@
+"""Traces, load generation, comparison with a plain engine, and reports."""

@@ -1,0 +1,260 @@
+"""The configuration of a graph: one field = one YAML key = one `--set key=value` flag = one AMPD_* variable.
+
+Order of precedence: flag, variable, file, default. A nested key `targets.ttft_s` has the variable AMPD_TARGETS__TTFT_S.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ampd.errors import ConfigError
+
+Positive = Annotated[float, Field(gt=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Model(_Section):
+    """The served model."""
+
+    path: str = Field("demo", description="model folder, or 'demo' for SmolLM2-135M-Instruct prepared by ampd")
+    served_name: str = Field("smollm2-135m", min_length=1, description="model name in the OpenAI API")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    block_size: int = Field(32, ge=1, description="KV block size in tokens; the ledger hashes by it")
+    max_model_len: int = Field(8192, ge=16, description="context length in tokens")
+    tool_call_parser: str | None = Field(None, description="Dynamo tool-call parser, for example 'hermes'")
+    reasoning_parser: str | None = Field(None, description="Dynamo reasoning parser, for example 'qwen3'")
+
+
+class Targets(_Section):
+    """Latency targets of one round."""
+
+    ttft_s: Positive = Field(2.0, description="time to first token, seconds")
+    itl_s: Positive = Field(0.1, description="mean time between tokens, seconds")
+
+
+class Reorder(_Section):
+    """Order of the prefill queues."""
+
+    name: Literal["ampd", "fcfs"] = "ampd"
+    window: int = Field(3, ge=1, le=7, description="tasks considered at each dequeue, and the bound on postponements")
+
+
+class Policy(_Section):
+    """Online scheduling."""
+
+    name: Literal["paper"] = "paper"
+    alpha: Positive = Field(0.9, description="prefill slack: windowed TTFT <= alpha x target")
+    beta: Positive = Field(0.85, description="decode slack: windowed ITL <= beta x target")
+    window_s: Positive = Field(10.0, description="length of the TTFT and ITL windows, seconds")
+    force: list[Literal["local", "remote"]] = Field(
+        default_factory=list, description="for tests: path of round 1, 2, ... of every session, repeating; empty = decide"
+    )
+    reorder: Reorder = Reorder()
+
+
+class Sessions(_Section):
+    """Session identity and lifetime."""
+
+    idle_ttl_s: Positive = Field(300.0, description="a session without a round for this long is closed and its KV released")
+    key_sources: list[str] = Field(
+        default_factory=lambda: ["agent_context.session_id"],
+        description="where a session key is looked for, first match wins, after Dynamo's own session headers",
+    )
+    derive: bool = Field(True, description="derive a key from the first messages when the client sends none")
+
+
+class State(_Section):
+    """The shared state."""
+
+    url: str = Field("embedded", description="redis://, rediss:// or unix:// URL, or 'embedded' to start a private redis-server")
+    password_env: str | None = Field(None, description="name of the environment variable that holds the Redis password")
+    deadline_ms: Positive = Field(50.0, description="longest wait for one state call, milliseconds")
+    pool_size: int = Field(32, ge=1)
+    heartbeat_s: Positive = Field(0.5, description="between two reports of a worker")
+    stale_after_s: Positive = Field(5.0, description="a worker silent for this long is no longer routed to")
+
+    @model_validator(mode="after")
+    def _order(self) -> State:
+        if self.stale_after_s < 2 * self.heartbeat_s:
+            raise ValueError(f"stale_after_s {self.stale_after_s} must be at least twice heartbeat_s {self.heartbeat_s}")
+        return self
+
+
+class Frontend(_Section):
+    """Dynamo's OpenAI frontend."""
+
+    host: str = "127.0.0.1"
+    port: Port = Field(0, description="0 = a free one")
+
+
+class Coordinator(_Section):
+    replicas: int = Field(1, ge=1, le=64)
+    round_timeout_s: Positive = Field(600.0, description="a round without any progress for this long is failed")
+
+
+class Worker(_Section):
+    """A group of equal workers."""
+
+    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+    role: Literal["prefill", "decode"]
+    replicas: int = Field(1, ge=1, le=1024)
+    engine: Literal["vllm"] = "vllm"
+    tensor_parallel: int = Field(1, ge=1)
+    cores: list[str] = Field(
+        default_factory=list, description="CPU engines: cores of each replica in vLLM's notation, for example ['0', '1']"
+    )
+    kv_cache_gib: int | None = Field(None, ge=1, description="KV pool of a CPU engine, GiB")
+    prefill_chunk: int = Field(512, ge=64, description="tokens of prefill computed in one engine step")
+    engine_args: dict[str, Any] = Field(default_factory=dict, description="further vLLM engine arguments")
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+class Transport(_Section):
+    """KV movement between workers."""
+
+    host: str = Field("127.0.0.1", description="address of the NIXL side channel that peers can reach")
+    ucx_tls: str | None = Field(None, description="UCX transports, for example 'tcp'; default lets UCX choose")
+    buffer_device: Literal["cpu", "cuda"] = "cpu"
+    min_read_tokens: int = Field(32, ge=0, description="a shorter history is recomputed rather than read")
+
+
+class Graph(_Section):
+    """One deployment: model, targets, policy, components."""
+
+    apiVersion: Literal["ampd/v1"] = "ampd/v1"
+    kind: Literal["Graph"] = "Graph"
+    name: str = Field("ampd", pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)
+    model: Model = Model()
+    targets: Targets = Targets()
+    policy: Policy = Policy()
+    profile: str | None = Field(None, description="profile.json with the cost functions of these engines")
+    sessions: Sessions = Sessions()
+    state: State = State()
+    frontend: Frontend = Frontend()
+    coordinator: Coordinator = Coordinator()
+    workers: list[Worker] = Field(min_length=1)
+    transport: Transport = Transport()
+
+    @model_validator(mode="after")
+    def _shape(self) -> Graph:
+        names = [w.name for w in self.workers]
+        if len(set(names)) != len(names):
+            raise ValueError(f"workers: names must differ, got {names}")
+        if not any(w.role == "decode" for w in self.workers):
+            raise ValueError("workers: at least one entry needs role: decode")
+        return self
+
+
+_PREFIX = "AMPD_"
+# Variables with the prefix that are not configuration keys.
+_RESERVED = {"AMPD_CACHE_DIR", "AMPD_LOG"}
+
+
+def load_graph(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Graph:
+    """Read a graph file and lay AMPD_* variables and `key=value` settings over it.
+
+    Raises ConfigError, one line that names the key, the value and the fix.
+    """
+    environ = os.environ if environ is None else environ
+    data = _read_yaml(Path(path))
+    for name, text in sorted(environ.items()):
+        if name.startswith(_PREFIX) and name not in _RESERVED:
+            _assign(data, name[len(_PREFIX) :].lower().split("__"), text, f"variable {name}")
+    for item in sets:
+        key, sep, text = item.partition("=")
+        if not sep or not key:
+            raise ConfigError(f"--set {item!r}: expected key=value, for example --set targets.ttft_s=1.5")
+        _assign(data, key.strip().split("."), text, f"--set {key}")
+    return build_graph(data, str(path))
+
+
+def build_graph(data: Mapping[str, Any], where: str = "configuration") -> Graph:
+    """Validate plain data. Raises ConfigError."""
+    try:
+        return Graph.model_validate(data)
+    except ValidationError as e:
+        raise ConfigError(f"{where}: {_one_line(e)}") from None
+
+
+def dump_graph(graph: Graph) -> str:
+    """The graph as YAML with every effective value."""
+    return yaml.safe_dump(graph.model_dump(mode="json"), sort_keys=False)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; start from configs/local-cpu.yaml") from None
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path}: cannot be read: {e}") from None
+    except yaml.YAMLError as e:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(e).split())}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys, got {type(data).__name__}; start from configs/local-cpu.yaml")
+    return data
+
+
+def _assign(data: dict[str, Any], keys: list[str], text: str, source: str) -> None:
+    """Set a nested value; numbers index lists. The text is read as YAML, so `true`, `1.5` and `[a, b]` mean what they say."""
+    node: Any = data
+    value = yaml.safe_load(text) if text.strip() else None
+    for i, key in enumerate(keys):
+        last = i == len(keys) - 1
+        if isinstance(node, list):
+            if not key.isdigit() or int(key) >= len(node):
+                raise ConfigError(f"{source}: {'.'.join(keys[: i + 1])} is not an entry of the list; it has {len(node)} entries from 0")
+            index: Any = int(key)
+        elif isinstance(node, dict):
+            index = key
+        else:
+            raise ConfigError(f"{source}: {'.'.join(keys[:i])} is a single value, it has no key {key!r}")
+        if last:
+            node[index] = value
+        elif isinstance(node, dict):
+            node = node.setdefault(index, {})
+            if node is None:
+                raise ConfigError(f"{source}: {'.'.join(keys[: i + 1])} is empty in the file")
+        else:
+            node = node[index]
+
+
+def _one_line(error: ValidationError) -> str:
+    parts = []
+    for e in error.errors(include_url=False)[:3]:
+        key = ".".join(str(k) for k in e["loc"]) or "graph"
+        if e["type"] == "extra_forbidden":
+            parts.append(f"unknown key {key}{_suggest(e['loc'])}")
+        elif e["type"] == "missing":
+            parts.append(f"{key} is required")
+        elif e["type"] == "value_error":
+            parts.append(re.sub(r"^Value error, ", "", e["msg"]))
+        else:
+            parts.append(f"{key} = {e['input']!r}: {e['msg'][0].lower()}{e['msg'][1:]}")
+    more = error.error_count() - len(parts)
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+
+
+def _suggest(loc: tuple[int | str, ...]) -> str:
+    section: type[BaseModel] = Graph
+    for key in loc[:-1]:
+        if isinstance(key, int):
+            continue
+        annotation: Any = section.model_fields[str(key)].annotation
+        for candidate in (annotation, *getattr(annotation, "__args__", ())):
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+                section = candidate
+    near = difflib.get_close_matches(str(loc[-1]), section.model_fields, n=1)
+    return f" (did you mean {near[0]}?)" if near else f" (known keys: {', '.join(section.model_fields)})"

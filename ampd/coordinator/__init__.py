@@ -1,0 +1,1 @@
+"""The Coordinator: binds sessions, measures their history, routes and dispatches their rounds."""

@@ -1,0 +1,1 @@
+"""Run a graph as local processes."""

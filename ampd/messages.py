@@ -1,0 +1,147 @@
+"""What Coordinators and workers say to each other over Dynamo's request plane.
+
+Plain msgspec structs: `encode` gives the builtins that the plane carries (msgpack), `decode` checks types on arrival.
+Times are durations in seconds unless a name says otherwise; tokens are counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from ampd.errors import WorkerError
+
+Role = Literal["prefill", "decode"]
+Path = Literal["local", "remote"]
+
+
+class Handle(msgspec.Struct, frozen=True):
+    """A fenced, single-use, expiring reference to KV that a worker holds pinned.
+
+    `chain` is the ledger's chain hash (hex) over the first `tokens // block_size` full blocks, so it fixes every token the
+    handle vouches for. `ref` is the engine's own name of the pin and `params` its opaque transfer parameters.
+    """
+
+    worker: int
+    epoch: str
+    session: str
+    ref: str
+    tokens: int
+    chain: str
+    expires_at: float  # unix seconds on the owner's clock
+    params: dict[str, Any]
+
+
+class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A remote prefill: compute `token_ids`, reading the leading `l_hist` tokens' KV through `history` when its turn comes."""
+
+    id: str
+    session: str
+    round: int
+    token_ids: list[int]
+    l_hist: int
+    history: Handle | None
+    estimate_s: float
+    elapsed_s: float  # since the round's arrival at the Coordinator
+    ttft_target_s: float
+    cache_salt: str | None = None
+    trace: dict[str, str] | None = None
+
+
+class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a remote prefill. `handle` pins the whole prompt's KV on the prefill worker until read, released or expired."""
+
+    handle: Handle
+    queue_s: float
+    read_s: float
+    prefill_s: float
+    read_tokens: int  # history tokens whose KV was read from the decode worker
+    cached_tokens: int  # tokens found in the prefill worker's own prefix cache
+    recompute: str | None = None  # why the history handle was not used, if it was not
+
+
+class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A round on its bound decode worker.
+
+    `request` is Dynamo's preprocessed request (sampling_options, stop_conditions, output_options, ...), unchanged.
+    `prefill` is the prefill worker's handle for a remote round, None for a local one.
+    `history` is the session's older handle: the worker releases it once this round holds its own references.
+    `keep` asks for a pin and a new handle at the end.
+    """
+
+    id: str
+    session: str
+    round: int
+    path: Path
+    token_ids: list[int]
+    l_hist: int
+    request: dict[str, Any]
+    prefill: Handle | None
+    history: Handle | None
+    keep: bool
+    prefill_worker: int  # whose windowed TTFT this round counts towards
+    estimate_s: float
+    elapsed_s: float
+    ttft_target_s: float
+    trace: dict[str, str] | None = None
+
+
+class RoundStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What the decode worker measured of one round; sent with the last chunk."""
+
+    ttft_s: float  # from arrival at the Coordinator to the first token leaving the decode worker
+    itl_s: float  # mean over the round's tokens after the first; 0.0 with fewer than two
+    tokens_out: int
+    queue_s: float
+    read_s: float
+    read_tokens: int  # increment tokens whose KV was read from the prefill worker
+    cached_tokens: int  # prompt tokens found in the decode worker's own prefix cache
+    history_tokens: int = 0  # local only: history tokens that were really still held
+    recompute: str | None = None
+
+
+class DecodeChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One piece of a round's answer. `output` is in Dynamo's engine-output form and goes to the frontend as it is.
+
+    The last chunk carries `stats`, and `handle` if the worker kept the session's KV: it vouches for the prompt and the
+    generated tokens whose KV exists (all but the last).
+    """
+
+    output: dict[str, Any]
+    stats: RoundStats | None = None
+    handle: Handle | None = None
+
+
+class KvRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asked of the worker that holds a pin.
+
+    `claim`: the caller is about to read it: the worker checks epoch, session, chain, expiry and that nobody claimed it before,
+    and from then on keeps the pin until the read ends or the lease does. `release`: nobody will read it.
+    """
+
+    op: Literal["claim", "release"]
+    handle: Handle
+
+
+class KvReply(msgspec.Struct, frozen=True, kw_only=True):
+    """`ok` False carries the reason in `cause`: epoch, session, prefix, expired, claimed or unknown."""
+
+    ok: bool
+    cause: str | None = None
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def encode(message: msgspec.Struct) -> dict[str, Any]:
+    """The builtins form that the request plane carries."""
+    return msgspec.to_builtins(message)  # type: ignore[no-any-return]
+
+
+def decode(kind: type[T], raw: Any) -> T:
+    """Check and build a message. Raises WorkerError naming the field when a peer speaks another version."""
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as e:
+        raise WorkerError(f"malformed {kind.__name__} from a peer: {e}; do all components run the same ampd version?") from e

@@ -1,0 +1,109 @@
+"""What policies see and what they answer. Plain values, no I/O, no clock: callers pass `now`.
+
+Times in seconds, sizes in tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Role = Literal["prefill", "decode"]
+Path = Literal["local", "remote"]
+Direction = Literal["history", "increment"]
+
+# The closed set of reasons a decision can carry.
+Reason = Literal[
+    "prefill_slack",  # Algorithm 1, lines 1-3: a prefill worker's windowed TTFT is under alpha x target
+    "decode_slack",  # Algorithm 1, lines 4-5: the bound decode worker's windowed ITL is under beta x target
+    "cost_local",  # Algorithm 1, line 6: Equation 1 is the smaller
+    "cost_remote",  # Algorithm 1, line 6: Equation 2 is the smaller
+    "only_local",  # no live prefill worker
+    "engine_needs_local",  # the request uses a feature that only works locally (several choices, prompt logprobs)
+    "forced",  # by configuration or test
+]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One live worker as the state store last saw it. A windowed mean is None when its window holds no sample."""
+
+    id: int
+    role: Role
+    epoch: str
+    theta: int
+    ttft_s: float | None = None
+    itl_s: float | None = None
+    queued_s: float = 0.0  # estimated seconds of prefill work waiting or running
+    queued_tasks: int = 0
+    running: int = 0
+    kv_total: int = 0
+    kv_free: int = 0
+    kv_pinned: int = 0
+    kv_promised: int = 0  # promised to sessions bound since the worker last reported
+    draining: bool = False
+    age_s: float = 0.0  # since the last heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """All live workers at one instant."""
+
+    prefill: Sequence[WorkerView] = ()
+    decode: Sequence[WorkerView] = ()
+
+    def find(self, worker: int) -> WorkerView | None:
+        """The worker of that id, or None when it is not (or no longer) live."""
+        for view in (*self.decode, *self.prefill):
+            if view.id == worker:
+                return view
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One prefill to place. `decode` is the bound decode worker's id."""
+
+    session: str
+    number: int
+    decode: int
+    l_hist: int
+    l_incr: int
+    ttft_target_s: float
+    itl_target_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where a prefill runs, and why; `estimates` are seconds by candidate: "local", "remote:<worker>"."""
+
+    path: Path
+    worker: int
+    reason: Reason
+    estimate_s: float  # T_pre of this round on the chosen worker: what the queue will charge
+    estimates: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillTask:
+    """One waiting prefill as the reordering sees it."""
+
+    id: str
+    arrived_at: float  # when the round arrived at the Coordinator, on the caller's clock
+    cost_s: float  # estimated service time
+    ttft_target_s: float
+    postponed: int = 0
+
+
+class CostModel(Protocol):
+    """The three cost functions of the paper's section on the performance model; seconds."""
+
+    def t_pre(self, l_hist: int, l_incr: int, theta: int) -> float:
+        """Prefill of `l_incr` tokens after `l_hist` cached ones."""
+
+    def t_dec(self, batch: int, context: int, theta: int) -> float:
+        """One decode step of `batch` sequences with `context` tokens of KV in all."""
+
+    def t_kv(self, tokens: int, theta_src: int, theta_dst: int, direction: Direction) -> float:
+        """Moving `tokens` of KV between two workers."""

@@ -1,0 +1,1 @@
+"""Measure an engine and fit the cost functions."""

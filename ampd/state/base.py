@@ -1,0 +1,135 @@
+"""The StateStore protocol and its rows. Rows are msgpack arrays (versioned by SCHEMA); all times are the store's own clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import msgspec
+
+from ampd.messages import Handle
+from ampd.policy.types import ClusterView, PrefillTask
+
+SCHEMA = 1
+
+
+class WorkerRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """What a worker says of itself with each heartbeat. Sizes in tokens, times in seconds."""
+
+    schema: int = SCHEMA
+    id: int
+    role: Literal["prefill", "decode"]
+    epoch: str
+    theta: int
+    running: int = 0
+    running_s: float = 0.0  # estimated rest of the prefill that is running
+    kv_total: int = 0
+    kv_free: int = 0
+    kv_pinned: int = 0
+    draining: bool = False
+
+
+class SessionRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A session's binding and what is known of its KV. `version` grows with every write: a stale close loses."""
+
+    schema: int = SCHEMA
+    worker: int
+    epoch: str
+    round: int = 0
+    version: int = 0
+    tokens: int = 0  # tokens the ledger covers
+    handle: Handle | None = None
+    derived: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A round's opening: the session as it stands (None: not bound yet), its ledger, and the cluster, read in one trip.
+
+    The handle in `session` is this caller's alone: opening takes it out of the store.
+    """
+
+    session: SessionRow | None
+    ledger: bytes
+    view: ClusterView
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """One waiting prefill, visible to all."""
+
+    id: str
+    session: str
+    round: int
+    l_hist: int
+    l_incr: int
+    cost_s: float
+    ttft_target_s: float
+    arrived_at: float
+    postponed: int = 0
+
+    def task(self) -> PrefillTask:
+        """The entry as the reordering policy sees it."""
+        return PrefillTask(self.id, self.arrived_at, self.cost_s, self.ttft_target_s, self.postponed)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """`count` observations that sum to `total` seconds, for the window of `worker`."""
+
+    worker: int
+    kind: Literal["ttft", "itl"]
+    total: float
+    count: int
+
+
+class StateStore(Protocol):
+    """Everything that Coordinators and workers share. Every method raises StateError when the store does not answer in time."""
+
+    async def connect(self) -> None:
+        """Check that the store answers and speaks SCHEMA. Raises SetupError with the fix."""
+
+    async def close(self) -> None:
+        """Give back connections."""
+
+    async def put_worker(self, row: WorkerRow) -> None:
+        """Heartbeat: store the row, refresh the window's means, clear what was promised since the last one."""
+
+    async def remove_worker(self, worker: int) -> None:
+        """Forget a worker: its row, window and queue."""
+
+    async def view(self) -> ClusterView:
+        """All workers whose heartbeat is fresh."""
+
+    async def open_round(self, session: str) -> Opened:
+        """Read session, ledger and cluster in one trip; take the handle; refresh the session's idle expiry."""
+
+    async def bind(self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None) -> SessionRow:
+        """Bind and promise `tokens` of room; first writer wins. Returns the effective binding.
+
+        `replace` names the epoch of a dead binding that may be overwritten (a rebinding); any other binding stands.
+        """
+
+    async def close_round(self, session: str, row: SessionRow, ledger: bytes | None) -> Handle | None:
+        """Store a round's end if the binding's epoch still stands. Returns the handle that nobody will use, to be released:
+        the older one displaced by this round's, or this round's own when the session has ended or been rebound meanwhile.
+        """
+
+    async def end_session(self, session: str) -> SessionRow | None:
+        """Delete the session. Returns its last row, whose handle the caller releases."""
+
+    async def enqueue(self, worker: int, entry: QueueEntry) -> None:
+        """Add a waiting prefill to a worker's queue and to its queued seconds."""
+
+    async def dequeue(self, worker: int, task: str, postponed: Sequence[str] = ()) -> None:
+        """Remove a task (served, cancelled or failed) and count one postponement for each id in `postponed`. Idempotent."""
+
+    async def queue(self, worker: int) -> list[QueueEntry]:
+        """A worker's waiting prefills in arrival order."""
+
+    async def observe(self, samples: Sequence[Sample]) -> None:
+        """Add samples to the windows."""
+
+    async def sessions(self) -> int:
+        """How many sessions are bound."""

@@ -1,0 +1,1 @@
+"""The worker process: prefill queue, pins, statistics, around an engine it owns."""

@@ -1,0 +1,1 @@
+"""KV between engines: the vLLM connector and scheduler classes that ampd loads into the engine."""
