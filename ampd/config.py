@@ -215,7 +215,7 @@ def _assign(data: dict[str, Any], keys: list[str], text: str, source: str) -> No
         last = i == len(keys) - 1
         if isinstance(node, list):
             if not key.isdigit() or int(key) >= len(node):
-                raise ConfigError(f"{source}: {'.'.join(keys[: i + 1])} is not an entry of the list; it has {len(node)} entries from 0")
+                raise ConfigError(f"{source}: {'.'.join(keys[: i + 1])} is no entry of the list of {len(node)}, counted from 0")
             index: Any = int(key)
         elif isinstance(node, dict):
             index = key
