@@ -66,7 +66,8 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `request` is Dynamo's preprocessed request (sampling_options, stop_conditions, output_options, ...), unchanged.
     `prefill` is the prefill worker's handle for a remote round, None for a local one.
-    `history` is the session's older handle: the worker releases it once this round holds its own references.
+    `history` is the session's older handle. A remote round releases it at once, its prefill worker has read it; a local round
+    releases it when it ends well, so that a cancelled one leaves the session its history.
     `keep` asks for a pin and a new handle at the end.
     """
 
@@ -116,12 +117,16 @@ class DecodeChunk(msgspec.Struct, frozen=True, kw_only=True):
 class KvRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asked of the worker that holds a pin.
 
-    `claim`: the caller is about to read it: the worker checks epoch, session, chain, expiry and that nobody claimed it before,
-    and from then on keeps the pin until the read ends or the lease does. `release`: nobody will read it.
+    `claim`: the caller is about to read the first `tokens` tokens of it, and its own prompt's chain hash there is `chain`. The
+    worker checks epoch, session, expiry, both chains and that nobody claimed it before, and from then on keeps the pin until
+    the read ends or a grace does. `release`: nobody will read it any more; a claimed pin is kept for the grace, since a
+    transfer may still be under way.
     """
 
     op: Literal["claim", "release"]
     handle: Handle
+    tokens: int = 0
+    chain: str = ""
 
 
 class KvReply(msgspec.Struct, frozen=True, kw_only=True):
