@@ -1,0 +1,71 @@
+"""The ledger of a session: what its tokens were, as one short hash at the end of each full KV block.
+
+The hash at block k is blake2b-128 over the token ids of the first k blocks (little-endian uint32), so each one fixes the whole
+prefix, comparing a prompt with a ledger that it extends takes a single pass, and finding where it departs one more.
+Coordinators measure history with it and workers fence their pins with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+
+DIGEST_SIZE = 16
+_TOKEN_BYTES = 4
+
+
+def build(token_ids: Sequence[int], block_size: int) -> bytes:
+    """The ledger of `token_ids`: one digest of DIGEST_SIZE bytes for each full block of `block_size` tokens."""
+    return extend(b"", (), token_ids, block_size)
+
+
+def extend(ledger: bytes, covered: Sequence[int], more: Sequence[int], block_size: int) -> bytes:
+    """The ledger of `covered + more`, where `ledger` is that of `covered`. Digests already known are kept, not computed again."""
+    data = memoryview(_pack((*covered, *more) if covered else more))
+    step = block_size * _TOKEN_BYTES
+    known = len(ledger) // DIGEST_SIZE
+    state = blake2b(data[: known * step], digest_size=DIGEST_SIZE)
+    digests = [ledger[: known * DIGEST_SIZE]]
+    for start in range(known * step, len(data) - step + 1, step):
+        state.update(data[start : start + step])
+        digests.append(state.copy().digest())
+    return b"".join(digests)
+
+
+def matching_tokens(ledger: bytes, token_ids: Sequence[int], block_size: int) -> int:
+    """How many leading tokens of `token_ids` are those of the ledger, in whole blocks."""
+    blocks = min(len(ledger) // DIGEST_SIZE, len(token_ids) // block_size)
+    data = memoryview(_pack(token_ids[: blocks * block_size]))
+    step = block_size * _TOKEN_BYTES
+    # Bisect, with the whole ledger as the first guess: a session that only grew is settled by it.
+    low, high, guess = 0, blocks, blocks
+    state = blake2b(digest_size=DIGEST_SIZE)
+    while low < high:
+        probe = state.copy()
+        probe.update(data[low * step : guess * step])
+        if probe.digest() == ledger[(guess - 1) * DIGEST_SIZE : guess * DIGEST_SIZE]:
+            low, state = guess, probe
+        else:
+            high = guess - 1
+        guess = (low + high + 1) // 2
+    return low * block_size
+
+
+def chain_at(ledger: bytes, tokens: int, block_size: int) -> str:
+    """The hex hash at the end of the last full block within the first `tokens` tokens; "" when there is none.
+
+    Raises ValueError when the ledger does not reach that far.
+    """
+    end = tokens // block_size * DIGEST_SIZE
+    if end > len(ledger):
+        raise ValueError(f"a ledger of {len(ledger) // DIGEST_SIZE} blocks says nothing of token {tokens}")
+    return ledger[max(0, end - DIGEST_SIZE) : end].hex()
+
+
+def _pack(token_ids: Sequence[int]) -> bytes:
+    packed = array("I", token_ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
