@@ -1,7 +1,7 @@
 """The ledger of a session: what its tokens were, as one short hash at the end of each full KV block.
 
-The hash at block k is blake2b-128 over the token ids of the first k blocks (little-endian uint32), so each one fixes the whole
-prefix, comparing a prompt with a ledger that it extends takes a single pass, and finding where it departs one more.
+The hash at block k is SHA-256, cut to 128 bits, over the token ids of the first k blocks (little-endian uint32). So each one fixes
+the whole prefix: a prompt that extends its ledger is recognised in a single pass, and one that departs from it in two.
 Coordinators measure history with it and workers fence their pins with it.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from hashlib import blake2b
+from hashlib import sha256
 
 DIGEST_SIZE = 16
 _TOKEN_BYTES = 4
@@ -26,11 +26,11 @@ def extend(ledger: bytes, covered: Sequence[int], more: Sequence[int], block_siz
     data = memoryview(_pack((*covered, *more) if covered else more))
     step = block_size * _TOKEN_BYTES
     known = len(ledger) // DIGEST_SIZE
-    state = blake2b(data[: known * step], digest_size=DIGEST_SIZE)
+    state = sha256(data[: known * step])
     digests = [ledger[: known * DIGEST_SIZE]]
     for start in range(known * step, len(data) - step + 1, step):
         state.update(data[start : start + step])
-        digests.append(state.copy().digest())
+        digests.append(state.copy().digest()[:DIGEST_SIZE])
     return b"".join(digests)
 
 
@@ -41,11 +41,11 @@ def matching_tokens(ledger: bytes, token_ids: Sequence[int], block_size: int) ->
     step = block_size * _TOKEN_BYTES
     # Bisect, with the whole ledger as the first guess: a session that only grew is settled by it.
     low, high, guess = 0, blocks, blocks
-    state = blake2b(digest_size=DIGEST_SIZE)
+    state = sha256()
     while low < high:
         probe = state.copy()
         probe.update(data[low * step : guess * step])
-        if probe.digest() == ledger[(guess - 1) * DIGEST_SIZE : guess * DIGEST_SIZE]:
+        if probe.digest()[:DIGEST_SIZE] == ledger[(guess - 1) * DIGEST_SIZE : guess * DIGEST_SIZE]:
             low, state = guess, probe
         else:
             high = guess - 1
