@@ -25,10 +25,18 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+# Names that `model.path` may hold instead of a folder: ampd makes these models itself.
+BUILT_IN_MODELS = ("demo", "tiny", "small")
+
+
 class Model(_Section):
     """The served model."""
 
-    path: str = Field("demo", description="model folder, or 'demo' for SmolLM2-135M-Instruct prepared by ampd")
+    path: str = Field(
+        "demo",
+        min_length=1,
+        description="model folder, or 'demo' (SmolLM2-135M-Instruct), or 'tiny' and 'small' (random weights, for tests)",
+    )
     served_name: str = Field("smollm2-135m", min_length=1, description="model name in the OpenAI API")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     block_size: int = Field(32, ge=1, description="KV block size in tokens; the ledger hashes by it")
@@ -128,6 +136,12 @@ class Transport(_Section):
     ucx_tls: str | None = Field(None, description="UCX transports, for example 'tcp'; default lets UCX choose")
     buffer_device: Literal["cpu", "cuda"] = "cpu"
     min_read_tokens: int = Field(32, ge=0, description="a shorter history is recomputed rather than read")
+    claim_timeout_s: Positive = Field(2.0, description="longest wait for a decode worker to confirm a handle")
+    read_grace_s: Positive = Field(30.0, description="a claimed pin is kept this long for the read; longer than any read takes")
+
+
+# Components that every graph has; worker groups are named beside them.
+_COMPONENTS = {"redis", "frontend", "coordinator"}
 
 
 class Graph(_Section):
@@ -152,6 +166,8 @@ class Graph(_Section):
         names = [w.name for w in self.workers]
         if len(set(names)) != len(names):
             raise ValueError(f"workers: names must differ, got {names}")
+        if taken := sorted(_COMPONENTS.intersection(names)):
+            raise ValueError(f"workers: the name {taken[0]!r} belongs to another component, choose another")
         if not any(w.role == "decode" for w in self.workers):
             raise ValueError("workers: at least one entry needs role: decode")
         return self
@@ -169,6 +185,7 @@ def load_graph(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str,
     """
     environ = os.environ if environ is None else environ
     data = _read_yaml(Path(path))
+    _anchor(data, Path(path).absolute().parent)
     for name, text in sorted(environ.items()):
         if name.startswith(_PREFIX) and name not in _RESERVED:
             _assign(data, name[len(_PREFIX) :].lower().split("__"), text, f"variable {name}")
@@ -205,6 +222,15 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping of keys, got {type(data).__name__}; start from configs/local-cpu.yaml")
     return data
+
+
+def _anchor(data: dict[str, Any], folder: Path) -> None:
+    """Make the file's relative paths relative to the file, so that a graph can be served from any folder."""
+    if isinstance(data.get("profile"), str):
+        data["profile"] = str(folder / data["profile"])
+    model = data.get("model")
+    if isinstance(model, dict) and isinstance(model.get("path"), str) and model["path"] not in BUILT_IN_MODELS:
+        model["path"] = str(folder / model["path"])
 
 
 def _assign(data: dict[str, Any], keys: list[str], text: str, source: str) -> None:

@@ -106,12 +106,14 @@ class DecodeChunk(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of a round's answer. `output` is in Dynamo's engine-output form and goes to the frontend as it is.
 
     The last chunk carries `stats`, and `handle` if the worker kept the session's KV: it vouches for the prompt and the
-    generated tokens whose KV exists (all but the last).
+    generated tokens whose KV exists (all but the last). `refused` says why the engine cannot serve the request as written:
+    it is then the only chunk.
     """
 
     output: dict[str, Any]
     stats: RoundStats | None = None
     handle: Handle | None = None
+    refused: str | None = None
 
 
 class KvRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,136 @@
+"""Rounds on their bound decode worker: a local prefill or the read of a remote one, decoding, and the session's next pin."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+from ampd.errors import KvFenceError
+from ampd.ledger import build, chain_at
+from ampd.messages import DecodeChunk, DecodeRequest, Handle, RoundStats
+from ampd.workers.engine_run import engine_run
+from ampd.workers.engines.base import EngineJob, EngineOutput, KvFacts
+from ampd.workers.round_meter import RoundMeter
+from ampd.workers.worker import Worker, prefill_task
+
+
+async def serve_decode(worker: Worker, request: DecodeRequest) -> AsyncIterator[DecodeChunk]:
+    """Serve one round. `worker.cancel` stops it in any phase: the chunks then end without a handle.
+
+    Raises RoundCancelled (before the engine knew it), RequestError (the engine refuses it), WorkerError.
+    """
+    meter = RoundMeter(time.monotonic() - request.elapsed_s)
+    source, recompute = _source(worker, request)
+    keep = request.keep and _choices(request) == 1
+    job = EngineJob(
+        id=request.id,
+        kind="decode",
+        token_ids=request.token_ids,
+        request=request.request,
+        source=source,
+        pin=keep,
+        cache_salt=_cache_salt(request),
+        trace=request.trace,
+    )
+    async with worker.round(request.id), AsyncExitStack() as prefilling:
+        queued_s = await _enter_queue(worker, request, prefilling)
+        await worker.make_room(len(request.token_ids), request.session)
+        if request.path == "remote" and request.history is not None:
+            await worker.release(request.history)
+        worker.check_wanted(request.id)
+        async with engine_run(worker.engine, job) as run:
+            generated: list[int] = []
+            async for output in run.outputs():
+                _measure(worker, request, meter, output)
+                if meter.tokens:
+                    await prefilling.aclose()  # the next local prefill may start
+                generated.extend(output.output.get("token_ids") or ())
+                if not output.finished:
+                    yield DecodeChunk(output=output.output)
+                    continue
+                handle = _kept(worker, request, output, generated)
+                if handle is not None and request.history is not None:
+                    await worker.release(request.history)
+                stats = _stats(request, meter, output, queued_s, recompute)
+                yield DecodeChunk(output=output.output, stats=stats, handle=handle)
+
+
+async def _enter_queue(worker: Worker, request: DecodeRequest, stack: AsyncExitStack) -> float:
+    if request.path == "remote":
+        return 0.0
+    task = prefill_task(request.id, request.elapsed_s, request.estimate_s, request.ttft_target_s)
+    turn = await stack.enter_async_context(worker.queue.turn(task))
+    worker.telemetry.touch()
+    return turn.queued_s
+
+
+def _source(worker: Worker, request: DecodeRequest) -> tuple[dict[str, Any] | None, str | None]:
+    """The prompt's transfer parameters for a remote round; and why KV that was promised is not used, if so."""
+    ledger = build(request.token_ids, worker.block_size)
+    try:
+        if request.path == "remote":
+            return _checked_prefill(worker, request, ledger), None
+        if request.l_hist and request.history is not None:
+            worker.pins.check_local(request.history, request.l_hist, ledger)
+    except KvFenceError as e:
+        worker.counters.recompute(e.cause)
+        return None, e.cause
+    return None, None
+
+
+def _checked_prefill(worker: Worker, request: DecodeRequest, ledger: bytes) -> dict[str, Any]:
+    handle = request.prefill
+    if handle is None:
+        raise KvFenceError("unknown")
+    if handle.session != request.session:
+        raise KvFenceError("session")
+    if handle.tokens > len(request.token_ids) or chain_at(ledger, handle.tokens, worker.block_size) != handle.chain:
+        raise KvFenceError("prefix")
+    if time.time() >= handle.expires_at:
+        raise KvFenceError("expired")
+    return handle.params
+
+
+def _measure(worker: Worker, request: DecodeRequest, meter: RoundMeter, output: EngineOutput) -> None:
+    if output.output.get("index") or 0:
+        return  # further choices of one request leave beside the first
+    first = meter.tokens == 0
+    gap = meter.add(time.monotonic(), output.tokens)
+    if gap is not None:
+        worker.telemetry.itl(worker.identity.id, *gap)
+    elif first and meter.tokens:
+        worker.telemetry.ttft(request.prefill_worker, meter.ttft_s)
+
+
+def _kept(worker: Worker, request: DecodeRequest, output: EngineOutput, generated: list[int]) -> Handle | None:
+    if output.ref is None:
+        return None
+    tokens = [*request.token_ids, *generated][: output.pinned_tokens]
+    return worker.issue(request.session, output, build(tokens, worker.block_size))
+
+
+def _choices(request: DecodeRequest) -> int:
+    options = request.request.get("sampling_options") or {}
+    return int(options.get("n") or 1)
+
+
+def _cache_salt(request: DecodeRequest) -> str | None:
+    salt = request.request.get("cache_salt")
+    return None if salt is None else str(salt)
+
+
+def _stats(request: DecodeRequest, meter: RoundMeter, output: EngineOutput, queued_s: float, recompute: str | None) -> RoundStats:
+    kv = output.kv or KvFacts()
+    return RoundStats(
+        ttft_s=meter.ttft_s,
+        itl_s=meter.itl_s,
+        tokens_out=meter.tokens,
+        queue_s=queued_s,
+        read_s=kv.read_s,
+        read_tokens=kv.read_tokens,
+        cached_tokens=kv.cached_tokens,
+        history_tokens=min(request.l_hist, kv.cached_tokens) if request.path == "local" else 0,
+        recompute="read_failed" if kv.read_failed else recompute,
+    )

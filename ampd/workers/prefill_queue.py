@@ -1,0 +1,115 @@
+"""The prefill queue of one worker: Algorithm 2 at every dequeue, a bounded number of tasks in the engine.
+
+The waiting set lives here, next to the payloads; Redis holds its mirror for the Coordinators, and may vanish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ampd.errors import RoundCancelled
+from ampd.policy.reordering import Reordering
+from ampd.policy.types import PrefillTask
+
+
+class Mirror(Protocol):
+    """Told of every departure from the waiting set. Must not block."""
+
+    def departed(self, task: str, postponed: Sequence[str]) -> None:
+        """`task` left the queue; the tasks `postponed` were passed over once more."""
+
+
+Order = Callable[[Sequence[PrefillTask], float], Reordering]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    task: PrefillTask
+    turn: asyncio.Future[None]
+
+
+@dataclass(slots=True)
+class Turn:
+    """A task's stay in the engine. Times on the queue's clock."""
+
+    task: PrefillTask
+    queued_s: float
+    started_at: float
+
+
+class PrefillQueue:
+    """Waiting prefills in arrival order, `slots` of them in the engine at once.
+
+    A prefill worker has two slots: one task computes, one reads ahead. A decode worker has one.
+    """
+
+    def __init__(self, slots: int, order: Order, mirror: Mirror, clock: Callable[[], float]) -> None:
+        self._slots, self._order, self._mirror, self._clock = slots, order, mirror, clock
+        self._waiting: dict[str, _Waiting] = {}
+        self._running: dict[str, Turn] = {}
+
+    @property
+    def waiting(self) -> list[PrefillTask]:
+        """Tasks whose turn has not come, in arrival order."""
+        return [w.task for w in self._waiting.values()]
+
+    def running_s(self) -> float:
+        """Estimated seconds of work left in the engine."""
+        now = self._clock()
+        left, elapsed = 0.0, 0.0
+        for turn in self._running.values():
+            elapsed = now - turn.started_at if not left else 0.0
+            left += max(0.0, turn.task.cost_s - elapsed)
+        return left
+
+    @asynccontextmanager
+    async def turn(self, task: PrefillTask) -> AsyncIterator[Turn]:
+        """Wait for the task's turn, then hold a slot until the block ends. Cancelling while it waits removes it."""
+        arrived = self._clock()
+        waiting = _Waiting(task, asyncio.get_running_loop().create_future())
+        self._waiting[task.id] = waiting
+        self._fill()
+        try:
+            await waiting.turn
+        except asyncio.CancelledError:
+            if self._waiting.pop(task.id, None) is not None:
+                self._mirror.departed(task.id, ())
+            else:  # its turn came in the same tick
+                self._leave(task.id)
+            raise
+        turn = self._running[task.id]
+        turn.queued_s = turn.started_at - arrived
+        try:
+            yield turn
+        finally:
+            self._leave(task.id)
+
+    def cancel(self, task: str) -> bool:
+        """Remove a waiting task: its `turn` raises RoundCancelled. False when it does not wait (any more)."""
+        waiting = self._waiting.pop(task, None)
+        if waiting is None:
+            return False
+        self._mirror.departed(task, ())
+        waiting.turn.set_exception(RoundCancelled(task))
+        return True
+
+    def _leave(self, task: str) -> None:
+        self._running.pop(task, None)
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._running) < self._slots:
+            now = self._clock()
+            chosen = self._order(self.waiting, now)
+            for task in chosen.postponed:
+                waiting = self._waiting[task]
+                waiting.task = replace(waiting.task, postponed=waiting.task.postponed + 1)
+            entry = self._waiting.pop(chosen.first)
+            self._running[chosen.first] = Turn(entry.task, 0.0, now)
+            self._mirror.departed(chosen.first, chosen.postponed)
+            if not entry.turn.done():
+                entry.turn.set_result(None)

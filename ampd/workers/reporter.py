@@ -1,0 +1,114 @@
+"""What a worker tells the state store: its row with a heartbeat, departures from its queue, and window samples.
+
+Nothing here is awaited by a round: a store that does not answer costs reports, never service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from ampd.errors import StateError
+from ampd.state.base import Sample, StateStore, WorkerRow
+
+log = logging.getLogger(__name__)
+
+# Two changes closer than this are reported together.
+_MIN_INTERVAL_S = 0.05
+# Heartbeats between two comparisons of the mirror with the queue itself.
+_AUDIT_EVERY = 8
+
+
+class Reporter:
+    """Sends reports in the background, in order; counts those that failed."""
+
+    def __init__(
+        self,
+        store: StateStore,
+        row: Callable[[], WorkerRow],
+        waiting: Callable[[], set[str]],
+        heartbeat_s: float,
+    ) -> None:
+        self._store, self._row, self._waiting, self._heartbeat_s = store, row, waiting, heartbeat_s
+        self._changed = asyncio.Event()
+        self._departures: list[tuple[str, tuple[str, ...]]] = []
+        self._sums: dict[tuple[int, str], list[float]] = {}
+        self._strangers: set[str] = set()
+        self._degraded = False
+        self.failed = 0
+
+    def departed(self, task: str, postponed: Sequence[str]) -> None:
+        """A task left the waiting set."""
+        self._departures.append((task, tuple(postponed)))
+        self._changed.set()
+
+    def touch(self) -> None:
+        """The row has changed in a way that routing should see soon."""
+        self._changed.set()
+
+    def ttft(self, worker: int, seconds: float) -> None:
+        """A round's TTFT, for the worker that prefilled it."""
+        self._add(worker, "ttft", seconds)
+
+    def itl(self, worker: int, seconds: float, count: int) -> None:
+        """`count` inter-token gaps that sum to `seconds`."""
+        self._add(worker, "itl", seconds, count)
+
+    def _add(self, worker: int, kind: str, seconds: float, count: int = 1) -> None:
+        entry = self._sums.setdefault((worker, kind), [0.0, 0])
+        entry[0] += seconds
+        entry[1] += count
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        beat = 0
+        while True:
+            await self._report(audit=beat % _AUDIT_EVERY == 0)
+            beat += 1
+            await asyncio.sleep(_MIN_INTERVAL_S)
+            try:
+                async with asyncio.timeout(self._heartbeat_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _report(self, audit: bool) -> None:
+        self._changed.clear()
+        row = self._row()
+        departures, self._departures = self._departures, []
+        sums, self._sums = self._sums, {}
+        try:
+            for task, postponed in departures:
+                await self._store.dequeue(row.id, task, postponed)
+            if sums:
+                await self._store.observe([_sample(key, total, count) for key, (total, count) in sums.items()])
+            await self._store.put_worker(row)
+            if audit:
+                await self._audit(row.id)
+        except StateError as e:
+            # Departures are left to the audit; samples of an unseen window are worth nothing later.
+            self.failed += 1
+            if not self._degraded:
+                log.warning("state store does not answer, reports are dropped until it does: %s", e)
+            self._degraded = True
+        else:
+            if self._degraded:
+                log.warning("state store answers again")
+            self._degraded = False
+
+    async def _audit(self, worker: int) -> None:
+        """Remove mirror entries that this worker does not know, if they were already there at the last audit.
+
+        A Coordinator enqueues before it dispatches, so an entry without a payload is normal for a moment.
+        """
+        known = self._waiting()
+        strangers = {entry.id for entry in await self._store.queue(worker)} - known
+        for task in strangers & self._strangers:
+            await self._store.dequeue(worker, task)
+        self._strangers = strangers
+
+
+def _sample(key: tuple[int, str], total: float, count: float) -> Sample:
+    worker, kind = key
+    return Sample(worker, "ttft" if kind == "ttft" else "itl", total, int(count))

@@ -1,0 +1,191 @@
+"""What every worker does whatever its role: its identity, pins, rounds under way, and room for more. Knows nothing of Dynamo."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ampd.errors import KvFenceError, RoundCancelled, WorkerError
+from ampd.messages import Handle, KvReply, KvRequest, Role
+from ampd.policy.types import PrefillTask
+from ampd.state.base import WorkerRow
+from ampd.workers.engines.base import Engine, EngineOutput
+from ampd.workers.pins import PinTable
+from ampd.workers.prefill_queue import Mirror, Order, PrefillQueue
+
+log = logging.getLogger(__name__)
+
+# Pins are given up from `_HIGH` of the KV pool in use, down to `_LOW`.
+_HIGH, _LOW = 0.92, 0.85
+_ABORT_EVERY_S, _ABORT_TRIES = 0.1, 100
+
+
+class Telemetry(Mirror, Protocol):
+    """Where a worker reports; see Reporter."""
+
+    def touch(self) -> None:
+        """The row has changed."""
+
+    def ttft(self, worker: int, seconds: float) -> None:
+        """One TTFT, for the worker that prefilled the round."""
+
+    def itl(self, worker: int, seconds: float, count: int) -> None:
+        """`count` inter-token gaps that sum to `seconds`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """Who this worker is. `epoch` is new with every start of the process."""
+
+    id: int
+    role: Role
+    epoch: str
+    theta: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start, for metrics and tests."""
+
+    rounds: int = 0
+    recomputes: dict[str, int] = field(default_factory=dict)
+    shed_pins: int = 0
+
+    def recompute(self, cause: str) -> None:
+        """KV that was promised is not used."""
+        self.recomputes[cause] = self.recomputes.get(cause, 0) + 1
+
+
+class Worker:
+    """One engine, its prefill queue and its pins. `grace_s` is how long a claimed pin outlives its last known use."""
+
+    def __init__(self, identity: WorkerIdentity, engine: Engine, telemetry: Telemetry, order: Order, grace_s: float) -> None:
+        self.identity, self.engine, self.telemetry, self._grace_s = identity, engine, telemetry, grace_s
+        self.block_size = engine.info.block_size
+        self.pins = PinTable(identity.id, identity.epoch, self.block_size, time.time)
+        # A prefill worker computes one task while one more reads its history.
+        slots = 2 if identity.role == "prefill" else 1
+        self.queue = PrefillQueue(slots, order, telemetry, time.monotonic)
+        self.counters = Counters()
+        self.draining = False
+        self._cancelled: dict[str, bool] = {}  # rounds under way: whether their client is gone
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def row(self) -> WorkerRow:
+        """What the state store should know of this worker now."""
+        load, info, me = self.engine.load(), self.engine.info, self.identity
+        return WorkerRow(
+            id=me.id,
+            role=me.role,
+            epoch=me.epoch,
+            theta=me.theta,
+            running=load.running,
+            running_s=self.queue.running_s(),
+            kv_total=info.kv_total,
+            kv_free=max(0, info.kv_total - load.kv_used),
+            kv_pinned=self.pins.tokens,
+            draining=self.draining,
+        )
+
+    # ---- rounds under way
+
+    @asynccontextmanager
+    async def round(self, id: str) -> AsyncIterator[None]:
+        """Count a round while it runs, so that `cancel` and `drain` know it."""
+        if id in self._cancelled:
+            raise WorkerError(f"round {id} is already running here")
+        self._cancelled[id] = False
+        self._idle.clear()
+        self.counters.rounds += 1
+        try:
+            yield
+        finally:
+            del self._cancelled[id]
+            if not self._cancelled:
+                self._idle.set()
+
+    async def cancel(self, id: str) -> None:
+        """The client of a round is gone: end the round in whatever phase it is. Unknown ids are ignored."""
+        if id not in self._cancelled:
+            return
+        self._cancelled[id] = True
+        if self.queue.cancel(id):
+            return
+        # The engine may not know the job yet: a round between its turn and its submission needs a second call.
+        for _ in range(_ABORT_TRIES):
+            await self.engine.abort(id)
+            await asyncio.sleep(_ABORT_EVERY_S)
+            if id not in self._cancelled:
+                return
+        log.error("round %s did not end within %.0f s of its cancellation", id, _ABORT_TRIES * _ABORT_EVERY_S)
+
+    def check_wanted(self, id: str) -> None:
+        """Raises RoundCancelled if the client has gone away."""
+        if self._cancelled[id]:
+            raise RoundCancelled(id)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more work and wait for what runs."""
+        self.draining = True
+        self.telemetry.touch()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("%d rounds still run after %.0f s of draining", len(self._cancelled), timeout_s)
+
+    # ---- pins
+
+    def issue(self, session: str, output: EngineOutput, ledger: bytes) -> Handle:
+        """The handle to the pin that a job's last output carries."""
+        if output.ref is None or output.params is None:
+            raise WorkerError("the engine returned no pin")
+        return self.pins.issue(session, output.ref, output.pinned_tokens, ledger, output.expires_at, output.params)
+
+    async def release(self, handle: Handle) -> None:
+        """Drop a pin that nobody reads."""
+        if self.pins.drop(handle):
+            await self.engine.release([handle.ref])
+
+    async def kv(self, request: KvRequest) -> KvReply:
+        """Answer a claim or a release."""
+        if request.op == "release":
+            if not self.pins.is_claimed(request.handle):  # else the grace ends it: a transfer may be under way
+                await self.release(request.handle)
+            return KvReply(ok=True)
+        try:
+            self.pins.claim(request.handle, request.tokens, request.chain)
+        except KvFenceError as e:
+            return KvReply(ok=False, cause=e.cause)
+        return KvReply(ok=True)
+
+    async def make_room(self, tokens: int, session: str | None = None) -> None:
+        """Give up the oldest pins when `tokens` more would not fit: a history can be recomputed, a round has to run."""
+        load = self.engine.load()
+        await self._shed(tokens - (self.engine.info.kv_total - load.kv_used), session)
+
+    async def _shed(self, tokens: int, session: str | None = None) -> None:
+        if tokens > 0 and (refs := self.pins.shed(tokens, session)):
+            self.counters.shed_pins += len(refs)
+            await self.engine.release(refs)
+
+    async def maintain(self, interval_s: float = 0.1) -> None:
+        """End pins by expiry, grace and memory pressure, until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            if refs := self.pins.sweep(self._grace_s):
+                await self.engine.release(refs)
+            total, used = self.engine.info.kv_total, self.engine.load().kv_used
+            if used > _HIGH * total:
+                await self._shed(used - int(_LOW * total))
+
+
+def prefill_task(id: str, elapsed_s: float, cost_s: float, ttft_target_s: float) -> PrefillTask:
+    """A request as the queue orders it; it arrived at the Coordinator `elapsed_s` ago."""
+    return PrefillTask(id, time.monotonic() - elapsed_s, cost_s, ttft_target_s)
