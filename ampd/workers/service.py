@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from ampd.config import Graph
 from ampd.config import Worker as WorkerGroup
 from ampd.errors import ConfigError, EngineDead, RequestError, StateError, WorkerError, WorkerGone
 from ampd.messages import DecodeChunk, DecodeRequest, KvReply, KvRequest, PrefillRequest, decode, encode
-from ampd.policy.reordering import order_for
+from ampd.policy.reordering import Reordering, reorder
+from ampd.policy.types import PrefillTask
 from ampd.state import open_store
 from ampd.state.base import StateStore
 from ampd.workers.decode import serve_decode
@@ -48,7 +49,7 @@ class KvPeers:
                     return decode(KvReply, reply)
         except TimeoutError:
             raise WorkerError(f"worker {request.handle.worker} did not answer within {self._timeout_s} s") from None
-        except Exception as e:  # noqa: BLE001 - Dynamo's client raises bare Exception for an instance that is gone
+        except Exception as e:  # Dynamo raises bare Exception for an instance that is gone
             raise WorkerGone(f"worker {request.handle.worker}: {e}") from e
         raise WorkerError(f"worker {request.handle.worker} gave no answer")
 
@@ -136,9 +137,14 @@ async def _serve(
     kv: Endpoint = runtime.endpoint(f"{namespace}.{group.role}.kv")
     peers = KvPeers(await runtime.endpoint(f"{namespace}.decode.kv").client(), graph.transport.claim_timeout_s)
     identity = WorkerIdentity(generate.connection_id(), group.role, uuid.uuid4().hex, group.tensor_parallel)
+    settings = graph.policy.reorder
+
+    def order(tasks: Sequence[PrefillTask], now: float) -> Reordering:
+        return reorder(tasks, now, settings.window, settings.name)
+
     worker: Worker
     reporter = Reporter(store, lambda: worker.row(), lambda: {t.id for t in worker.queue.waiting}, graph.state.heartbeat_s)
-    worker = Worker(identity, engine, reporter, order_for(graph.policy.reorder), graph.transport.read_grace_s)
+    worker = Worker(identity, engine, reporter, order, graph.transport.read_grace_s)
     handlers = Endpoints(worker, peers)
     handler = handlers.prefill if group.role == "prefill" else handlers.decode
 
