@@ -14,6 +14,9 @@ from typing import Any
 import click
 from rich.console import Console
 
+from ampd.bench.demo import PlayedRound, play
+from ampd.bench.demo_report import demo_json, print_demo
+from ampd.bench.progress import rounds_progress
 from ampd.bench.target import DEFAULT_GRAPH, open_target
 from ampd.bench.text import TextOptions, make_scripts, run_reference, run_text
 from ampd.bench.text_report import Summary, as_json, print_report
@@ -90,3 +93,34 @@ def write_json(document: dict[str, Any], file: str | None) -> None:
         click.echo(json.dumps(document, indent=1))
     elif file is not None:
         Path(file).write_text(json.dumps(document, indent=1) + "\n")
+
+
+@click.command()
+@_GRAPH
+@_URL
+@_SET
+@click.option("--sessions", type=click.IntRange(min=2), default=5, show_default=True, help="Agents at once.")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=32, show_default=True, help="Tokens of each answer.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the rounds as JSON; '-' is standard output.")
+def demo(graph: Path, url: str | None, sets: tuple[str, ...], sessions: int, max_tokens: int, json_file: str | None) -> None:
+    """Play agents with tools against a graph and show where each round's prefill ran, and why.
+
+    Exits with 1 when a round fails, with 2 when it cannot start.
+    """
+    console = Console(stderr=json_file == "-")
+
+    async def run() -> list[list[PlayedRound]]:
+        async with open_target(graph, url, sets) as target:
+            with rounds_progress(console) as progress:
+                task = progress.add_task("rounds", total=None)
+                return await play(
+                    target.url, target.graph, sessions=sessions, max_tokens=max_tokens,
+                    total=lambda n: progress.update(task, total=n), done=lambda: progress.advance(task),
+                )  # fmt: skip
+
+    with plain_errors():
+        played = asyncio.run(run())
+    print_demo(console, played)
+    document = demo_json(played)
+    write_json(document, json_file)
+    sys.exit(1 if document["failed"] else 0)

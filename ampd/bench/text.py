@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ampd.bench.client import Client, Dialect
 from ampd.bench.plain import plain_server
+from ampd.bench.progress import rounds_progress
 from ampd.bench.replay import Replayed, Script, compare, judge, replay
 from ampd.bench.rounds import RoundResult
 from ampd.bench.target import Target
@@ -72,9 +72,8 @@ async def run_reference(
 async def _play(
     url: str, graph: Graph, dialect: Dialect, scripts: Sequence[Script], options: TextOptions, console: Console, label: str
 ) -> list[list[RoundResult]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     async with Client(url, graph.model.served_name, dialect=dialect) as client:
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        with rounds_progress(console) as progress:
             task = progress.add_task(label, total=sum(len(s.prompts) for s in scripts))
             return await replay(
                 client, scripts, max_tokens=options.max_tokens, concurrency=options.concurrency,
