@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from ampd.bench.demo import PlayedRound, play
 from ampd.bench.demo_report import demo_json, print_demo
-from ampd.bench.progress import rounds_progress
 from ampd.bench.target import DEFAULT_GRAPH, open_target
+from ampd.bench.terminal import make_console, rounds_progress
 from ampd.bench.text import TextOptions, make_scripts, run_reference, run_text
 from ampd.bench.text_report import Summary, as_json, print_report
 from ampd.bench.text_trace import load_text_sessions
@@ -57,11 +56,11 @@ def text(
     Exits with 1 when a round fails or an answer differs, with 2 when it cannot start.
     """
     options = TextOptions(max_tokens, max_context, concurrency)
-    console = Console(stderr=json_file == "-")
+    console = make_console(stderr=json_file == "-")
 
     async def run() -> tuple[Summary, dict[str, Any]]:
         recorded = load_text_sessions(folder, sessions=sessions, rounds=rounds)
-        async with open_target(graph, url, sets) as target:
+        async with open_target(graph, url, sets, console) as target:
             scripts = make_scripts(recorded, target.graph, target.model, options)
             done, summary = await run_text(target, scripts, options, console)
         # The graph is down by now if it was ours: the reference has the machine to itself.
@@ -107,10 +106,10 @@ def demo(graph: Path, url: str | None, sets: tuple[str, ...], sessions: int, max
 
     Exits with 1 when a round fails, with 2 when it cannot start.
     """
-    console = Console(stderr=json_file == "-")
+    console = make_console(stderr=json_file == "-")
 
     async def run() -> list[list[PlayedRound]]:
-        async with open_target(graph, url, sets) as target:
+        async with open_target(graph, url, sets, console) as target:
             with rounds_progress(console) as progress:
                 task = progress.add_task("rounds", total=None)
                 return await play(

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from ampd.bench.demo import PlayedRound, both_paths
+from ampd.bench.terminal import make_table
 
 
 def print_demo(console: Console, sessions: Sequence[Sequence[PlayedRound]]) -> None:
     """Print every round, what the columns mean, and the first session's real answers."""
-    table = Table(title="rounds", title_justify="left")
+    table = make_table("rounds")
     for name in ("session", "round", "trigger", "path", "reason"):
         table.add_column(name)
     for name in ("l_hist", "l_incr", "TTFT", "ITL", "P<-D", "D<-P"):

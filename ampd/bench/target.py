@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+from rich.console import Console
 
 from ampd.bench.client import Client
 from ampd.config import Graph, load_graph
 from ampd.errors import SetupError
+from ampd.launch.models import resolve_model
+from ampd.launch.progress import for_console
+from ampd.launch.running import running_graph
 
 DEFAULT_GRAPH = Path("configs/local-cpu.yaml")
 
@@ -26,20 +31,20 @@ class Target:
 
 
 @asynccontextmanager
-async def open_target(graph_file: Path, url: str | None, sets: Sequence[str] = ()) -> AsyncIterator[Target]:
-    """Start the graph of `graph_file`, or, with a URL, check that the server there serves its model.
+async def open_target(graph_file: Path, url: str | None, sets: Sequence[str], console: Console) -> AsyncIterator[Target]:
+    """Start the graph of `graph_file`, showing it on `console`, or, with a URL, check that the server there serves its model.
 
     Raises ConfigError for a bad graph, SetupError when nothing answers or another model is served.
     """
-    from ampd.launch import resolve_model, running_graph
-
     graph = load_graph(graph_file, sets)
     if url is None:
-        async with running_graph(graph) as running:
+        progress = for_console(console)
+        async with running_graph(graph, progress=progress) as running:
+            progress.close()
             yield Target(running.url, running.graph, Path(running.graph.model.path))
     else:
         await _check_served(url, graph.model.served_name, graph_file)
-        yield Target(url, graph, resolve_model(graph))
+        yield Target(url, graph, await asyncio.to_thread(resolve_model, graph))
 
 
 async def _check_served(url: str, name: str, graph_file: Path) -> None:

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from ampd.bench.client import Client, Dialect
 from ampd.bench.plain import plain_server
-from ampd.bench.progress import rounds_progress
 from ampd.bench.replay import Replayed, Script, compare, judge, replay
 from ampd.bench.rounds import RoundResult
 from ampd.bench.target import Target
+from ampd.bench.terminal import rounds_progress
 from ampd.bench.text_report import Summary, summarize
 from ampd.bench.text_trace import TextSession, fit_session, load_tokenizer
 from ampd.config import Graph

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from ampd.bench.replay import Replayed
+from ampd.bench.terminal import make_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _row(r: Replayed) -> dict[str, Any]:
 
 def print_report(console: Console, rounds: Sequence[Replayed], summary: Summary) -> None:
     """The table by session, the totals, and every round that failed, differs or disagrees on its history."""
-    table = Table(title="text replay", title_justify="left")
+    table = make_table("text replay")
     for name in ("session", "rounds", "local", "remote", "prompt", "history", "true", "P<-D", "D<-P", "failed", "differ"):
         table.add_column(name, justify="left" if name == "session" else "right")
     for session in dict.fromkeys(r.result.session for r in rounds):
