@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import msgspec
+
 Role = Literal["prefill", "decode"]
 Path = Literal["local", "remote"]
 Direction = Literal["history", "increment"]
@@ -21,13 +23,17 @@ Reason = Literal[
     "cost_remote",  # Algorithm 1, line 6: Equation 2 is the smaller
     "only_local",  # no live prefill worker
     "engine_needs_local",  # the request uses a feature that only works locally (several choices, prompt logprobs)
+    "prefill_failed",  # the chosen prefill worker failed: the round goes on where it is bound
     "forced",  # by configuration or test
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerView:
-    """One live worker as the state store last saw it. A windowed mean is None when its window holds no sample."""
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """One live worker as the state store last saw it. A windowed mean is None when its window holds no sample.
+
+    KV sizes are tokens: `kv_free` counts the blocks that can be allocated now (unreferenced prefix-cache blocks are free, pinned
+    blocks are not), so the room for a new session is `kv_free - kv_promised`. `kv_pinned` is part of what is in use.
+    """
 
     id: int
     role: Role
@@ -41,7 +47,7 @@ class WorkerView:
     kv_total: int = 0
     kv_free: int = 0
     kv_pinned: int = 0
-    kv_promised: int = 0  # promised to sessions bound since the worker last reported
+    kv_promised: int = 0  # promised to sessions bound too recently for the worker's report to show them
     draining: bool = False
     age_s: float = 0.0  # since the last heartbeat
 

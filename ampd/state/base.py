@@ -31,7 +31,11 @@ class WorkerRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class SessionRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A session's binding and what is known of its KV. `version` grows with every write: a stale close loses."""
+    """A session's binding and what is known of its KV.
+
+    `version` is the number of the opening (or binding) that returned this row; a round passes it back unchanged when it closes.
+    Of two rounds of one session that overlap, the later opened one wins: `close_round` refuses an older opening's row after it.
+    """
 
     schema: int = SCHEMA
     worker: int
@@ -55,9 +59,8 @@ class Opened:
     view: ClusterView
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
-    """One waiting prefill, visible to all."""
+class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One waiting prefill, visible to all. `arrived_at` is the Coordinator's unix time, for display; order is by enqueueing."""
 
     id: str
     session: str
@@ -94,7 +97,10 @@ class StateStore(Protocol):
         """Give back connections."""
 
     async def put_worker(self, row: WorkerRow) -> None:
-        """Heartbeat: store the row, refresh the window's means, clear what was promised since the last one."""
+        """Heartbeat: store the row, let old window seconds go, and forget promises older than the previous heartbeat.
+
+        A row with another epoch than the stored one is a new worker: its predecessor's queue and window are dropped.
+        """
 
     async def remove_worker(self, worker: int) -> None:
         """Forget a worker: its row, window and queue."""
@@ -106,30 +112,34 @@ class StateStore(Protocol):
         """Read session, ledger and cluster in one trip; take the handle; refresh the session's idle expiry."""
 
     async def bind(self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None) -> SessionRow:
-        """Bind and promise `tokens` of room; first writer wins. Returns the effective binding.
+        """Bind and promise `tokens` of room; first writer wins. Returns the effective binding, never with a handle.
 
-        `replace` names the epoch of a dead binding that may be overwritten (a rebinding); any other binding stands.
+        `replace` names the epoch of a dead binding that may be overwritten (a rebinding, which forgets ledger and handle); any
+        other binding stands.
         """
 
     async def close_round(self, session: str, row: SessionRow, ledger: bytes | None) -> Handle | None:
-        """Store a round's end if the binding's epoch still stands. Returns the handle that nobody will use, to be released:
-        the older one displaced by this round's, or this round's own when the session has ended or been rebound meanwhile.
+        """Store a round's end if the binding's epoch still stands and no later opened round has closed before it.
+
+        Returns the handle that nobody will use, to be released: the one displaced by this round's, or this round's own when it was
+        refused. Without a ledger the stored one stands; with neither ledger nor handle (the round kept nothing) both stand.
+        Idempotent. To give an unused handle back, close with it and no ledger.
         """
 
     async def end_session(self, session: str) -> SessionRow | None:
         """Delete the session. Returns its last row, whose handle the caller releases."""
 
     async def enqueue(self, worker: int, entry: QueueEntry) -> None:
-        """Add a waiting prefill to a worker's queue and to its queued seconds."""
+        """Add a waiting prefill to a known worker's queue and to its queued seconds. Idempotent by task id."""
 
     async def dequeue(self, worker: int, task: str, postponed: Sequence[str] = ()) -> None:
         """Remove a task (served, cancelled or failed) and count one postponement for each id in `postponed`. Idempotent."""
 
     async def queue(self, worker: int) -> list[QueueEntry]:
-        """A worker's waiting prefills in arrival order."""
+        """A worker's waiting prefills in the order of their enqueueing."""
 
     async def observe(self, samples: Sequence[Sample]) -> None:
-        """Add samples to the windows."""
+        """Add samples to the windows of known workers; others are ignored."""
 
     async def sessions(self) -> int:
         """How many sessions are bound."""

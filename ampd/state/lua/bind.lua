@@ -1,0 +1,15 @@
+-- KEYS load, session   ARGV worker, epoch, tokens, epoch that may be replaced (''= none), idle_ms
+local worker, epoch, tokens, replace = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local bound = redis.call('HGET', KEYS[2], 'epoch')
+if not bound or (replace ~= '' and bound == replace) then
+  redis.call('HDEL', KEYS[2], 'ledger', 'handle', 'tokens', 'derived')
+  redis.call('HSET', KEYS[2], 'worker', worker, 'epoch', epoch)
+  local stats = read_stats(KEYS[1], worker)
+  if stats then
+    stats[PROMISED] = stats[PROMISED] + tokens
+    write_stats(KEYS[1], worker, stats)
+  end
+end
+redis.call('HINCRBY', KEYS[2], 'version', 1)
+redis.call('PEXPIRE', KEYS[2], ARGV[5])
+return redis.call('HMGET', KEYS[2], 'worker', 'epoch', 'round', 'version', 'tokens', 'derived')

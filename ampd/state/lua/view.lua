@@ -1,0 +1,2 @@
+-- KEYS load
+return {redis.call('TIME'), redis.call('HGETALL', KEYS[1])}

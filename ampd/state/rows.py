@@ -1,0 +1,76 @@
+"""The stored forms that all stores share: a worker's running figures, its windows, and the view built from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from ampd.policy.types import ClusterView, WorkerView
+from ampd.state.base import SCHEMA, WorkerRow
+
+
+class Stats(msgspec.Struct, array_like=True):
+    """What the store itself keeps beside a worker's row. `at` is its time of the last heartbeat; an empty window's mean is -1."""
+
+    at: float
+    tasks: int = 0
+    queued_s: float = 0.0
+    promised: int = 0  # since the last heartbeat
+    promised_before: int = 0  # in the heartbeat interval before that
+    ttft_s: float = -1.0
+    itl_s: float = -1.0
+
+
+class Bucket(msgspec.Struct, array_like=True):
+    """One second of a window: sums in seconds, and counts."""
+
+    second: int
+    ttft_sum: float = 0.0
+    ttft_count: int = 0
+    itl_sum: float = 0.0
+    itl_count: int = 0
+
+
+def fresh(buckets: list[Bucket], now: float, window_s: float) -> list[Bucket]:
+    """The buckets still inside the window: the last `window_s` whole seconds, the running one included."""
+    oldest = math.floor(now) - math.ceil(window_s) + 1
+    return [b for b in buckets if b.second >= oldest]
+
+
+def fold(stats: Stats, buckets: list[Bucket]) -> None:
+    """Set the windowed means."""
+    ttft_count = sum(b.ttft_count for b in buckets)
+    itl_count = sum(b.itl_count for b in buckets)
+    stats.ttft_s = sum(b.ttft_sum for b in buckets) / ttft_count if ttft_count else -1.0
+    stats.itl_s = sum(b.itl_sum for b in buckets) / itl_count if itl_count else -1.0
+
+
+def build_view(workers: Iterable[tuple[WorkerRow, Stats]], now: float, stale_after_s: float) -> ClusterView:
+    """The live workers among `workers` at the store's time `now`. Rows of another schema are not understood, so not live."""
+    prefill: list[WorkerView] = []
+    decode: list[WorkerView] = []
+    for row, stats in workers:
+        age = now - stats.at
+        if age > stale_after_s or row.schema != SCHEMA:
+            continue
+        view = WorkerView(
+            id=row.id,
+            role=row.role,
+            epoch=row.epoch,
+            theta=row.theta,
+            ttft_s=stats.ttft_s if stats.ttft_s >= 0 else None,
+            itl_s=stats.itl_s if stats.itl_s >= 0 else None,
+            queued_s=stats.queued_s + row.running_s,
+            queued_tasks=stats.tasks,
+            running=row.running,
+            kv_total=row.kv_total,
+            kv_free=row.kv_free,
+            kv_pinned=row.kv_pinned,
+            kv_promised=stats.promised + stats.promised_before,
+            draining=row.draining,
+            age_s=max(0.0, age),
+        )
+        (prefill if row.role == "prefill" else decode).append(view)
+    return ClusterView(prefill, decode)

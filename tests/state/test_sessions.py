@@ -1,0 +1,164 @@
+"""Contract of every StateStore: bindings, ledgers and handles of sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+from state_samples import BIG, SETTINGS, handle, worker
+
+from ampd.state.base import SessionRow, StateStore
+from ampd.state.settings import StoreSettings
+
+
+async def closed_round(store: StateStore, ref: str = "pin-1") -> SessionRow:
+    """A session after its first round."""
+    row = await store.bind("s", BIG, "e1", 100)
+    row = replace(row, round=1, tokens=64, handle=handle(ref), derived=True)
+    assert await store.close_round("s", row, b"ledger") is None
+    return row
+
+
+async def test_an_unknown_session_is_open_and_unbound(store: StateStore) -> None:
+    await store.put_worker(worker())
+    opened = await store.open_round("s")
+    assert (opened.session, opened.ledger) == (None, b"")
+    assert [w.id for w in opened.view.decode] == [BIG]
+    assert await store.sessions() == 0
+
+
+async def test_the_first_binding_wins(store: StateStore) -> None:
+    rows = await asyncio.gather(*(store.bind("s", i, f"e{i}", 10) for i in range(1, 9)))
+    assert len({(r.worker, r.epoch) for r in rows}) == 1
+    assert len({r.version for r in rows}) == 8
+    opened = await store.open_round("s")
+    assert opened.session is not None
+    assert opened.session.worker == rows[0].worker
+    assert await store.sessions() == 1
+
+
+async def test_only_a_dead_binding_is_replaced(store: StateStore) -> None:
+    await closed_round(store)
+    other = await store.bind("s", 2, "e2", 10, replace="not-e1")
+    assert (other.worker, other.epoch, other.round) == (BIG, "e1", 1)
+    moved = await store.bind("s", 2, "e2", 10, replace="e1")
+    assert (moved.worker, moved.epoch, moved.round, moved.tokens) == (2, "e2", 1, 0)
+    again = await store.bind("s", 3, "e3", 10, replace="e1")
+    assert (again.worker, again.epoch) == (2, "e2")
+    opened = await store.open_round("s")
+    assert opened.session is not None
+    assert (opened.session.handle, opened.ledger) == (None, b"")
+
+
+async def test_a_round_finds_what_the_last_one_left_and_takes_the_handle(store: StateStore) -> None:
+    closed = await closed_round(store)
+    opened = await store.open_round("s")
+    assert opened.session == replace(closed, version=opened.session.version if opened.session else -1)
+    assert opened.ledger == b"ledger"
+    second = await store.open_round("s")
+    assert second.session is not None
+    assert second.session.handle is None
+    assert second.ledger == b"ledger"
+
+
+async def test_of_many_openings_at_once_one_gets_the_handle(store: StateStore) -> None:
+    await closed_round(store)
+    opened = await asyncio.gather(*(store.open_round("s") for _ in range(20)))
+    rows = [o.session for o in opened if o.session is not None]
+    assert len(rows) == 20
+    assert sum(r.handle is not None for r in rows) == 1
+    assert len({r.version for r in rows}) == 20
+
+
+async def test_the_later_opening_wins_whatever_the_order_of_closing(store: StateStore) -> None:
+    await closed_round(store)
+    first, second = [(await store.open_round("s")).session for _ in range(2)]
+    assert first is not None
+    assert second is not None
+    assert await store.close_round("s", replace(first, round=2, handle=handle("early")), b"1") is None
+    assert await store.close_round("s", replace(second, round=2, handle=handle("late")), b"2") == handle("early")
+    third, fourth = [(await store.open_round("s")).session for _ in range(2)]
+    assert third is not None
+    assert fourth is not None
+    assert third.handle == handle("late")
+    assert await store.close_round("s", replace(fourth, round=3, handle=handle("new")), b"4") is None
+    assert await store.close_round("s", replace(third, round=3, handle=handle("stale")), b"3") == handle("stale")
+    opened = await store.open_round("s")
+    assert opened.session is not None
+    assert (opened.session.handle, opened.ledger) == (handle("new"), b"4")
+
+
+async def test_closing_twice_releases_nothing(store: StateStore) -> None:
+    row = await closed_round(store)
+    assert await store.close_round("s", row, b"ledger") is None
+    opened = await store.open_round("s")
+    assert opened.session is not None
+    assert opened.session.handle == row.handle
+
+
+async def test_an_unused_handle_is_given_back(store: StateStore) -> None:
+    row = await closed_round(store)
+    opened = (await store.open_round("s")).session
+    assert opened is not None
+    assert await store.close_round("s", opened, None) is None
+    again = await store.open_round("s")
+    assert again.session is not None
+    assert (again.session.handle, again.ledger) == (row.handle, b"ledger")
+
+
+async def test_a_round_that_kept_nothing_leaves_handle_and_ledger(store: StateStore) -> None:
+    row = await closed_round(store)
+    late = await store.bind("s", BIG, "e1", 0)  # an opening that takes no handle
+    assert await store.close_round("s", replace(late, round=2), None) is None
+    opened = await store.open_round("s")
+    assert opened.session is not None
+    assert (opened.session.round, opened.session.handle, opened.ledger) == (2, row.handle, b"ledger")
+
+
+async def test_a_new_ledger_without_handle_frees_the_old_handle(store: StateStore) -> None:
+    row = await closed_round(store)
+    late = await store.bind("s", BIG, "e1", 0)
+    assert await store.close_round("s", replace(late, round=2), b"other") == row.handle
+    opened = await store.open_round("s")
+    assert opened.session is not None
+    assert (opened.session.handle, opened.ledger) == (None, b"other")
+
+
+@pytest.mark.parametrize("what", ["ended", "rebound"])
+async def test_a_close_that_comes_too_late_gets_its_own_handle_back(store: StateStore, what: str) -> None:
+    await closed_round(store)
+    opened = (await store.open_round("s")).session
+    assert opened is not None
+    if what == "ended":
+        await store.end_session("s")
+    else:
+        await store.bind("s", 2, "e2", 0, replace="e1")
+    assert await store.close_round("s", replace(opened, handle=handle("mine")), b"x") == handle("mine")
+    again = await store.open_round("s")
+    assert again.session is None if what == "ended" else again.session is not None and again.session.handle is None
+
+
+async def test_ending_returns_the_row_once(store: StateStore) -> None:
+    row = await closed_round(store)
+    ended = await store.end_session("s")
+    assert ended is not None
+    assert ended.handle == row.handle
+    assert await store.end_session("s") is None
+    assert await store.sessions() == 0
+    assert (await store.open_round("s")).session is None
+
+
+async def test_an_idle_session_expires_and_a_used_one_does_not(make_store: Callable[[StoreSettings], StateStore]) -> None:
+    store = make_store(dataclasses.replace(SETTINGS, idle_ttl_s=0.8))
+    await store.connect()
+    await store.bind("idle", 1, "e", 0)
+    await store.bind("used", 1, "e", 0)
+    for _ in range(4):
+        await asyncio.sleep(0.3)
+        await store.open_round("used")
+    assert (await store.open_round("idle")).session is None
+    assert (await store.open_round("used")).session is not None
+    assert await store.sessions() == 1
