@@ -186,15 +186,19 @@ def load_graph(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str,
     environ = os.environ if environ is None else environ
     data = _read_yaml(Path(path))
     _anchor(data, Path(path).absolute().parent)
-    for name, text in sorted(environ.items()):
-        if name.startswith(_PREFIX) and name not in _RESERVED:
-            _assign(data, name[len(_PREFIX) :].lower().split("__"), text, f"variable {name}")
+    for name, text in config_variables(environ).items():
+        _assign(data, name[len(_PREFIX) :].lower().split("__"), text, f"variable {name}")
     for item in sets:
         key, sep, text = item.partition("=")
         if not sep or not key:
             raise ConfigError(f"--set {item!r}: expected key=value, for example --set targets.ttft_s=1.5")
         _assign(data, key.strip().split("."), text, f"--set {key}")
     return build_graph(data, str(path))
+
+
+def config_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that stand for configuration keys."""
+    return {name: text for name, text in sorted(environ.items()) if name.startswith(_PREFIX) and name not in _RESERVED}
 
 
 def build_graph(data: Mapping[str, Any], where: str = "configuration") -> Graph:
