@@ -122,11 +122,12 @@ class KvRequest(msgspec.Struct, frozen=True, kw_only=True):
     `claim`: the caller is about to read the first `tokens` tokens of it, and its own prompt's chain hash there is `chain`. The
     worker checks epoch, session, expiry, both chains and that nobody claimed it before, and from then on keeps the pin until
     the read ends or a grace does. `release`: nobody will read it any more; a claimed pin is kept for the grace, since a
-    transfer may still be under way.
+    transfer may still be under way. `abandon`: the caller stopped round `id` and will never learn which pin it left.
     """
 
-    op: Literal["claim", "release"]
-    handle: Handle
+    op: Literal["claim", "release", "abandon"]
+    handle: Handle | None = None
+    id: str = ""
     tokens: int = 0
     chain: str = ""
 

@@ -50,7 +50,7 @@ async def serve_decode(worker: Worker, request: DecodeRequest) -> AsyncIterator[
                 if not output.finished:
                     yield DecodeChunk(output=output.output)
                     continue
-                handle = _kept(worker, request, output, generated)
+                handle = await _kept(worker, request, output, generated)
                 if handle is not None and request.history is not None:
                     await worker.release(request.history)
                 stats = _stats(request, meter, output, queued_s, recompute)
@@ -104,11 +104,11 @@ def _measure(worker: Worker, request: DecodeRequest, meter: RoundMeter, output: 
         worker.telemetry.ttft(request.prefill_worker, meter.ttft_s)
 
 
-def _kept(worker: Worker, request: DecodeRequest, output: EngineOutput, generated: list[int]) -> Handle | None:
+async def _kept(worker: Worker, request: DecodeRequest, output: EngineOutput, generated: list[int]) -> Handle | None:
     if output.ref is None:
         return None
     tokens = [*request.token_ids, *generated][: output.pinned_tokens]
-    return worker.issue(request.session, output, build(tokens, worker.block_size))
+    return await worker.issue(request.id, request.session, output, build(tokens, worker.block_size))
 
 
 def _choices(request: DecodeRequest) -> int:
@@ -117,7 +117,7 @@ def _choices(request: DecodeRequest) -> int:
 
 
 def _cache_salt(request: DecodeRequest) -> str | None:
-    salt = request.request.get("cache_salt")
+    salt = (request.request.get("routing") or {}).get("cache_salt")
     return None if salt is None else str(salt)
 
 

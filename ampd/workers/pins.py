@@ -20,6 +20,7 @@ class Pin:
     """One pinned sequence. `ledger` holds its chain of block hashes."""
 
     handle: Handle
+    round_id: str
     ledger: bytes
     block_size: int
     claimed_at: float | None = None
@@ -57,14 +58,20 @@ class PinTable:
         """Tokens of KV held for handles."""
         return sum(pin.handle.tokens for pin in self._pins.values())
 
-    def issue(self, session: str, ref: str, tokens: int, ledger: bytes, expires_at: float, params: dict[str, Any]) -> Handle:
-        """Record a pin and make the handle to it."""
+    def issue(
+        self, round_id: str, session: str, ref: str, tokens: int, ledger: bytes, expires_at: float, params: dict[str, Any]
+    ) -> Handle:
+        """Record the pin that a round leaves and make the handle to it."""
         chain = chain_at(ledger, tokens, self._block_size)
         handle = Handle(self._worker, self._epoch, session, ref, tokens, chain, expires_at, params)
-        self._pins[ref] = Pin(handle, ledger, self._block_size)
+        self._pins[ref] = Pin(handle, round_id, ledger, self._block_size)
         return handle
 
-    def claim(self, handle: Handle, tokens: int, chain: str) -> None:
+    def of_round(self, round_id: str) -> Handle | None:
+        """The handle to the pin that a round left, if it still stands."""
+        return next((pin.handle for pin in self._pins.values() if pin.round_id == round_id), None)
+
+    def claim(self, handle: Handle | None, tokens: int, chain: str) -> None:
         """Give the right to read, once. Raises KvFenceError."""
         pin = self._checked(handle)
         pin.check_prefix(tokens, chain)
@@ -74,7 +81,9 @@ class PinTable:
         """Check that a local round may count on the first `tokens` tokens. Raises KvFenceError; claims nothing."""
         self._checked(handle).check_prefix(tokens, chain_at(ledger, tokens, self._block_size))
 
-    def _checked(self, handle: Handle) -> Pin:
+    def _checked(self, handle: Handle | None) -> Pin:
+        if handle is None:
+            raise KvFenceError("unknown")
         if handle.epoch != self._epoch:
             raise KvFenceError("epoch")
         pin = self._pins.get(handle.ref)

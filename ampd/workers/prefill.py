@@ -52,7 +52,7 @@ async def serve_prefill(worker: Worker, peers: Peers, request: PrefillRequest) -
             recompute = "read_failed"
             worker.counters.recompute(recompute)
         return PrefillResult(
-            handle=worker.issue(request.session, output, ledger),
+            handle=await worker.issue(request.id, request.session, output, ledger),
             queue_s=turn.queued_s,
             read_s=kv.read_s,
             prefill_s=max(0.0, seconds - kv.read_s),
@@ -78,7 +78,7 @@ async def _claim(worker: Worker, peers: Peers, request: PrefillRequest, ledger: 
         return None, None
     chain = chain_at(ledger, request.l_hist, worker.block_size)
     try:
-        reply = await peers.kv(KvRequest("claim", handle, request.l_hist, chain))
+        reply = await peers.kv(KvRequest(op="claim", handle=handle, tokens=request.l_hist, chain=chain))
     except WorkerError as e:
         log.warning("history of session %s cannot be claimed: %s", request.session, e)
         reply = KvReply(ok=False, cause="unreachable")

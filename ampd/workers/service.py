@@ -20,8 +20,8 @@ from ampd.errors import ConfigError, EngineDead, RequestError, StateError, Worke
 from ampd.messages import DecodeChunk, DecodeRequest, KvReply, KvRequest, PrefillRequest, decode, encode
 from ampd.policy.reordering import Reordering, reorder
 from ampd.policy.types import PrefillTask
-from ampd.state import open_store
 from ampd.state.base import StateStore
+from ampd.state.factory import open_store
 from ampd.workers.decode import serve_decode
 from ampd.workers.engines import make_engine
 from ampd.workers.engines.base import Engine
@@ -43,15 +43,18 @@ class KvPeers:
 
     async def kv(self, request: KvRequest) -> KvReply:
         """Raises WorkerError when the worker is gone or does not answer in time."""
+        if request.handle is None:
+            raise WorkerError("a kv request between workers needs a handle")
+        holder = request.handle.worker
         try:
             async with asyncio.timeout(self._timeout_s):
-                async for reply in await self._client.direct(encode(request), request.handle.worker, annotated=False):
+                async for reply in await self._client.direct(encode(request), holder, annotated=False):
                     return decode(KvReply, reply)
         except TimeoutError:
-            raise WorkerError(f"worker {request.handle.worker} did not answer within {self._timeout_s} s") from None
+            raise WorkerError(f"worker {holder} did not answer within {self._timeout_s} s") from None
         except Exception as e:  # Dynamo raises bare Exception for an instance that is gone
-            raise WorkerGone(f"worker {request.handle.worker}: {e}") from e
-        raise WorkerError(f"worker {request.handle.worker} gave no answer")
+            raise WorkerGone(f"worker {holder}: {e}") from e
+        raise WorkerError(f"worker {holder} gave no answer")
 
 
 class Endpoints:

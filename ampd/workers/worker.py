@@ -142,11 +142,14 @@ class Worker:
 
     # ---- pins
 
-    def issue(self, session: str, output: EngineOutput, ledger: bytes) -> Handle:
-        """The handle to the pin that a job's last output carries."""
+    async def issue(self, id: str, session: str, output: EngineOutput, ledger: bytes) -> Handle:
+        """The handle to the pin that round `id`'s last output carries. Raises RoundCancelled if nobody will receive it."""
         if output.ref is None or output.params is None:
             raise WorkerError("the engine returned no pin")
-        return self.pins.issue(session, output.ref, output.pinned_tokens, ledger, output.expires_at, output.params)
+        if self._cancelled[id]:
+            await self.engine.release([output.ref])
+            raise RoundCancelled(id)
+        return self.pins.issue(id, session, output.ref, output.pinned_tokens, ledger, output.expires_at, output.params)
 
     async def release(self, handle: Handle) -> None:
         """Drop a pin that nobody reads."""
@@ -154,15 +157,15 @@ class Worker:
             await self.engine.release([handle.ref])
 
     async def kv(self, request: KvRequest) -> KvReply:
-        """Answer a claim or a release."""
-        if request.op == "release":
-            if not self.pins.is_claimed(request.handle):  # else the grace ends it: a transfer may be under way
-                await self.release(request.handle)
-            return KvReply(ok=True)
-        try:
-            self.pins.claim(request.handle, request.tokens, request.chain)
-        except KvFenceError as e:
-            return KvReply(ok=False, cause=e.cause)
+        """Answer a claim, a release or an abandonment."""
+        handle = self.pins.of_round(request.id) if request.op == "abandon" else request.handle
+        if request.op == "claim":
+            try:
+                self.pins.claim(handle, request.tokens, request.chain)
+            except KvFenceError as e:
+                return KvReply(ok=False, cause=e.cause)
+        elif handle is not None and not self.pins.is_claimed(handle):  # else the grace ends it: a transfer may be under way
+            await self.release(handle)
         return KvReply(ok=True)
 
     async def make_room(self, tokens: int, session: str | None = None) -> None:

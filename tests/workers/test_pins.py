@@ -32,7 +32,7 @@ def table(clock: Clock) -> PinTable:
 
 
 def issue(table: PinTable, ref: str = "r1", session: str = "s1", tokens: int = 21, expires_at: float = 1300.0) -> Handle:
-    return table.issue(session, ref, tokens, build(TOKENS[:tokens], BLOCK), expires_at, {"port": 1})
+    return table.issue(f"round-{ref}", session, ref, tokens, build(TOKENS[:tokens], BLOCK), expires_at, {"port": 1})
 
 
 def claim(table: PinTable, handle: Handle, tokens: int = 20, prompt: list[int] = TOKENS) -> None:
@@ -119,3 +119,11 @@ def test_another_sessions_handle_drops_nothing(table: PinTable) -> None:
     assert not table.drop(msgspec.structs.replace(handle, epoch="epoch-0"))
     assert table.drop(handle)
     assert not table.drop(handle)
+
+
+def test_an_abandoned_round_leads_to_its_pin(table: PinTable) -> None:
+    handle = issue(table)
+    assert table.of_round("round-r1") == handle
+    assert table.of_round("round-r2") is None
+    table.drop(handle)
+    assert table.of_round("round-r1") is None
