@@ -1,1 +1,1 @@
-"""The Coordinator: binds sessions, measures their history, routes and dispatches their rounds."""
+"""The Coordinator: the Dynamo service that binds sessions, measures their history, routes their rounds and streams the answers."""

@@ -1,0 +1,142 @@
+"""Step 7 of a round: store what the session may use next, and see to every handle that nobody will use."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from ampd.coordinator.round import Phase, Round
+from ampd.coordinator.workers import Workers
+from ampd.errors import StateError, WorkerError, WorkerGone
+from ampd.ledger import DIGEST_SIZE, chain_at, extend
+from ampd.messages import Handle, KvRequest
+from ampd.state.base import SessionRow, StateStore
+
+log = logging.getLogger(__name__)
+
+
+class Closing:
+    """Ends rounds. Releases run in the background: no answer waits for them."""
+
+    def __init__(self, store: StateStore, workers: Workers, block_size: int, grace_s: float) -> None:
+        self._store, self._workers, self._block_size, self._grace_s = store, workers, block_size, grace_s
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def served(self, round: Round, handle: Handle | None) -> None:
+        """The round ended well; `handle` is the session's new one, if the decode worker kept its KV."""
+        round.phase = Phase.CLOSED
+        round.custody.served(kept=handle is not None)
+        owed = round.custody.settle()
+        self.release(owed.release)
+        self._release_later(owed.release_later)
+        ledger = self._ledger(round, handle) if handle is not None else None
+        if handle is not None and ledger is None:
+            self.release([handle])
+            handle = None
+        if handle is None:
+            handle = owed.put_back
+        await self._store_end(round, handle, ledger, round.number)
+
+    async def unserved(self, round: Round) -> None:
+        """The round was cancelled or failed, in whatever phase. Safe to call for one that is closed."""
+        if round.phase is Phase.CLOSED:
+            return
+        round.phase = Phase.CLOSED
+        self._abandon(round)
+        owed = round.custody.settle()
+        self.release(owed.release)
+        self._release_later(owed.release_later)
+        await self.leave_queue(round)
+        if owed.put_back is not None or round.ask.final:
+            await self._store_end(round, owed.put_back, None, round.number - 1)
+
+    def give_up(self, round: Round) -> None:
+        """An attempt failed and another follows, which uses none of its handles."""
+        self._abandon(round)
+        owed = round.custody.settle()
+        self.release([*owed.release, *([owed.put_back] if owed.put_back is not None else [])])
+        self._release_later(owed.release_later)
+        round.prefilled = None
+        round.history = replace(round.history, l_hist=0)
+
+    async def leave_queue(self, round: Round) -> None:
+        """Take a task that will not be served out of its queue."""
+        worker, round.queued_on = round.queued_on, None
+        if worker is not None:
+            try:
+                await self._store.dequeue(worker, round.leg)
+            except StateError as e:
+                log.warning("task %s stays in the queue of %d until its worker reports: %s", round.leg, worker, e)
+
+    def release(self, handles: Iterable[Handle]) -> None:
+        """Tell the holders that nobody will read these handles."""
+        for handle in handles:
+            self.background(self._tell(handle.worker, KvRequest(op="release", handle=handle)))
+
+    def background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that no answer waits for; `drain` does."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait for what runs in the background, except releases that wait for a grace."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+
+    async def _store_end(self, round: Round, handle: Handle | None, ledger: bytes | None, number: int) -> None:
+        if round.key is None or round.row is None:
+            self.release([handle] if handle is not None else [])
+            return
+        tokens = handle.tokens if handle is not None else round.row.tokens
+        row = msgspec.structs.replace(round.row, round=max(0, number), tokens=tokens, handle=handle, derived=round.key.derived)
+        try:
+            unused = await self._end(round, row, ledger)
+        except StateError as e:
+            log.warning("end of a round of session %s not stored, its next one starts afresh: %s", round.key.id, e)
+            unused = [handle] if handle is not None else []
+        self.release(unused)
+
+    async def _end(self, round: Round, row: SessionRow, ledger: bytes | None) -> list[Handle]:
+        assert round.key is not None
+        if not round.ask.final:
+            unused = await self._store.close_round(round.key.id, row, ledger)
+            return [unused] if unused is not None else []
+        last = await self._store.end_session(round.key.id)
+        return [h for h in (row.handle, last.handle if last is not None else None) if h is not None]
+
+    def _ledger(self, round: Round, handle: Handle) -> bytes | None:
+        """The ledger of the tokens that a handle vouches for; None when it vouches for others than this round's."""
+        matched = round.history.matched
+        known = round.ledger[: matched // self._block_size * DIGEST_SIZE]
+        tokens = [*round.ask.token_ids, *round.generated][: handle.tokens]
+        ledger = extend(known, tokens[:matched], tokens[matched:], self._block_size) if matched <= len(tokens) else b""
+        vouched = len(tokens) == handle.tokens and chain_at(ledger, len(tokens), self._block_size) == handle.chain
+        if not vouched or handle.session != round.session:
+            log.error("worker %d returned a handle to other tokens than those of round %s", handle.worker, round.id)
+            return None
+        return ledger
+
+    def _abandon(self, round: Round) -> None:
+        """The worker of a leg that ended early may leave a pin whose handle nobody has."""
+        worker, round.awaiting = round.awaiting, None
+        if worker is not None:
+            self.background(self._tell(worker, KvRequest(op="abandon", id=round.leg)))
+
+    async def _tell(self, worker: int, request: KvRequest) -> None:
+        try:
+            await self._workers.kv(worker, request)
+        except WorkerGone:
+            log.debug("worker %d and its pins are gone", worker)
+        except WorkerError as e:
+            log.warning("%s did not reach worker %d, the pin ends by its expiry: %s", request.op, worker, e)
+
+    def _release_later(self, handles: Iterable[Handle]) -> None:
+        loop = asyncio.get_running_loop()
+        for handle in handles:
+            loop.call_later(self._grace_s, self.release, [handle])

@@ -1,0 +1,193 @@
+"""The round state machine: open, bind, measure, route, prefill and decode, stream, close. Knows nothing of Dynamo."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from random import Random
+from typing import Any
+
+from ampd.config import Graph
+from ampd.coordinator.closing import Closing
+from ampd.coordinator.explain import decided, log_decision, log_end, measured, usage
+from ampd.coordinator.keys import SessionKeys
+from ampd.coordinator.legs import Legs
+from ampd.coordinator.opening import Opening
+from ampd.coordinator.quarantine import Quarantine
+from ampd.coordinator.request import read_request
+from ampd.coordinator.round import Phase, Round
+from ampd.coordinator.workers import Caller, Workers
+from ampd.errors import RoundCancelled, StateError, WorkerError, WorkerGone
+from ampd.messages import DecodeChunk
+from ampd.policy.routing import RoutingSettings, route
+from ampd.policy.types import CostModel, Decision, Path, Reason
+from ampd.policy.types import Round as Placement
+from ampd.state.base import QueueEntry, StateStore
+
+log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """Serves rounds over a state store, workers and a cost model."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        store: StateStore,
+        workers: Workers,
+        cost: CostModel,
+        rng: Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._graph, self._store, self._cost, self._clock, self._wall = graph, store, cost, clock, wall
+        self._rng = rng or Random()
+        self._routing = RoutingSettings(graph.policy.alpha, graph.policy.beta)
+        self._keys = SessionKeys(graph.name, graph.sessions.key_sources, graph.sessions.derive)
+        self._quarantine = Quarantine(graph.state.stale_after_s, clock)
+        self._opening = Opening(store, self._quarantine, graph.model.block_size, wall)
+        self._closing = Closing(store, workers, graph.model.block_size, graph.transport.read_grace_s)
+        self._legs = Legs(workers, self._closing, graph.targets.ttft_s, graph.coordinator.round_timeout_s, clock)
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def serve(self, raw: dict[str, Any], caller: Caller) -> AsyncIterator[dict[str, Any]]:
+        """Serve one preprocessed request; yields engine outputs in Dynamo's form, the last one with usage.
+
+        Raises RequestError (bad request), NoWorkers, WorkerError (after what could be retried), TimeoutError (a worker made no
+        progress), RoundCancelled (the caller went away). Whatever happens, no handle and no queued task is left behind.
+        """
+        arrived_at = self._clock()
+        ask = read_request(raw, self._graph.model.max_model_len)
+        key = self._keys.find(raw, ask.token_ids, ask.cache_salt)
+        round = await self._opening.open(ask, key, arrived_at)
+        outcome = "abandoned"
+        self._running += 1
+        self._idle.clear()
+        try:
+            async for output in self._attempts(round, caller):
+                yield output
+            outcome = "served"
+        except RoundCancelled:
+            outcome = "cancelled"
+            raise
+        except Exception as e:
+            outcome = f"{type(e).__name__}: {e}"
+            raise
+        finally:
+            self._running -= 1
+            if self._running == 0:
+                self._idle.set()
+            log_end(round, outcome)
+            if round.phase is not Phase.CLOSED:  # in a task: a generator that is thrown away may not await
+                self._closing.background(self._closing.unserved(round))
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait for the running rounds, then for what they left to do."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("%d rounds still run after %.0f s of draining", self._running, timeout_s)
+        await self._closing.drain(1.0)
+
+    async def _attempts(self, round: Round, caller: Caller) -> AsyncIterator[dict[str, Any]]:
+        while True:
+            try:
+                decision = await self._place(round, caller)
+                async for chunk in self._legs.decode(round, decision, caller):
+                    yield await self._output(round, chunk)
+                return
+            except WorkerGone as e:
+                await self._replay(round, e)
+
+    async def _place(self, round: Round, caller: Caller) -> Decision:
+        """Decide, and run the prefill if it is remote. A failed prefill worker turns the round local, once."""
+        decision = await self._decide(round)
+        if decision.path == "local":
+            return decision
+        try:
+            await self._legs.prefill(round, decision, caller)
+            return decision
+        except WorkerError as e:
+            log.warning("prefill worker %d failed round %s, which goes on locally: %s", decision.worker, round.id, e)
+            round.prefill_failed = str(e)
+            if isinstance(e, WorkerGone):
+                self._quarantine.add(decision.worker)
+        await self._start_over(round)
+        return await self._decide(round)
+
+    async def _decide(self, round: Round) -> Decision:
+        placement = Placement(
+            round.session,
+            round.number,
+            round.bound.id,
+            round.history.l_hist,
+            round.l_incr,
+            self._graph.targets.ttft_s,
+            self._graph.targets.itl_s,
+        )
+        decision = route(
+            placement, round.view, self._cost, self._routing, self._rng, self._forced(round.number), self._local_reason(round)
+        )
+        round.decision = decision
+        log_decision(round)
+        await self._enqueue(round, decision)
+        return decision
+
+    def _forced(self, number: int) -> Path | None:
+        force = self._graph.policy.force
+        return force[(number - 1) % len(force)] if force else None
+
+    def _local_reason(self, round: Round) -> Reason | None:
+        if round.ask.local_only:
+            return "engine_needs_local"
+        return "prefill_failed" if round.prefill_failed is not None else None
+
+    async def _enqueue(self, round: Round, decision: Decision) -> None:
+        entry = QueueEntry(
+            round.leg,
+            round.session,
+            round.number,
+            round.history.l_hist,
+            round.l_incr,
+            decision.estimate_s,
+            self._graph.targets.ttft_s,
+            self._wall(),
+        )
+        round.queued_on = decision.worker
+        try:
+            await self._store.enqueue(decision.worker, entry)
+        except StateError as e:
+            log.warning("task %s is not shown in the queue of %d: %s", round.leg, decision.worker, e)
+
+    async def _replay(self, round: Round, error: WorkerGone) -> None:
+        """After the bound decode worker has gone: bind anew and start over. Raises the error when tokens have left, or twice."""
+        if round.phase not in (Phase.OPENED, Phase.STARTING) or round.replayed:
+            raise error
+        log.warning("decode worker %d is gone before round %s began, which is bound anew: %s", round.bound.id, round.id, error)
+        self._quarantine.add(round.bound.id)
+        round.custody.decode_gone(round.bound.id)
+        round.replayed = True
+        await self._start_over(round)
+        await self._opening.rebind(round, "worker_gone")
+
+    async def _start_over(self, round: Round) -> None:
+        """Settle what the failed attempt held; the next one computes the whole prompt anew."""
+        await self._closing.leave_queue(round)
+        self._closing.give_up(round)
+        round.attempt += 1
+        round.phase = Phase.OPENED
+
+    async def _output(self, round: Round, chunk: DecodeChunk) -> dict[str, Any]:
+        """A chunk as the frontend gets it. The round is closed before its last chunk leaves: the next round may follow at once."""
+        if chunk.stats is None:
+            return chunk.output
+        await self._closing.served(round, chunk.handle)
+        output = {**chunk.output, "completion_usage": usage(round)}
+        if round.ask.wants_data:
+            output["engine_data"] = {**(output.get("engine_data") or {}), "ampd": {**decided(round), **measured(round)}}
+        return output

@@ -1,0 +1,94 @@
+"""One round under way: everything the Coordinator knows of it, and the state it is in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ampd.coordinator.custody import Custody
+from ampd.coordinator.keys import SessionKey
+from ampd.coordinator.request import Ask
+from ampd.messages import PrefillResult, RoundStats
+from ampd.policy.types import ClusterView, Decision, WorkerView
+from ampd.state.base import SessionRow
+
+
+class Phase(Enum):
+    """The states of a round, and what a client's going away does in each.
+
+    OPENED      nothing runs: the history goes back to the session
+    PREFILLING  the prefill worker is told to stop; it ends a read under way by itself. The history is released: it may be claimed
+    STARTING    decode dispatched, no token yet: the decode worker is told to stop. Of a remote round, the prefill worker's pin is
+                released after a grace, since it may be being read; of a local one, the history goes back to the session
+    STREAMING   the decode worker is told to stop. Of a local round, the history goes back to the session
+    CLOSED      nothing is left to do
+    """
+
+    OPENED = "opened"
+    PREFILLING = "prefilling"
+    STARTING = "starting"
+    STREAMING = "streaming"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the ledger says of a prompt; tokens, in whole blocks.
+
+    `matched` leading tokens are the session's. `l_hist` of them have KV that the bound worker still holds, and leave at least one
+    token to compute. `rewritten`: the ledger also holds blocks that the prompt does not have.
+    """
+
+    matched: int = 0
+    l_hist: int = 0
+    rewritten: bool = False
+
+
+@dataclass(slots=True)
+class Round:
+    """The mutable state of one round. `arrived_at` is on the Coordinator's monotonic clock."""
+
+    id: str
+    ask: Ask
+    key: SessionKey | None
+    arrived_at: float
+    number: int
+    view: ClusterView
+    row: SessionRow | None  # None: no session, or none that the store knows
+    ledger: bytes
+    bound: WorkerView
+    history: History
+    custody: Custody
+    degraded: bool = False
+    rebound: str | None = None  # why the session left its former decode worker in this round
+    replayed: bool = False  # its decode worker died before the first token
+    phase: Phase = Phase.OPENED
+    decision: Decision | None = None
+    queued_on: int | None = None
+    attempt: int = 0
+    awaiting: int | None = None  # the worker that may be leaving a pin whose handle has not arrived
+    prefill_failed: str | None = None
+    prefilled: PrefillResult | None = None
+    stats: RoundStats | None = None
+    generated: list[int] = field(default_factory=list)  # of the first choice
+    tokens_out: int = 0  # of all choices
+
+    @property
+    def session(self) -> str:
+        """What workers and queues call the round's session; a round without one is a session of its own."""
+        return self.key.id if self.key is not None else f"single-{self.id}"
+
+    @property
+    def leg(self) -> str:
+        """The id of this attempt at workers and queues."""
+        return self.id if self.attempt == 0 else f"{self.id}-{self.attempt}"
+
+    @property
+    def keep(self) -> bool:
+        """Whether the decode worker should keep the KV for a next round."""
+        return self.row is not None and not self.ask.final and self.ask.choices == 1
+
+    @property
+    def l_incr(self) -> int:
+        """Prompt tokens to compute."""
+        return len(self.ask.token_ids) - self.history.l_hist

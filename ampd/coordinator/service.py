@@ -1,0 +1,173 @@
+"""The Coordinator on Dynamo: the graph's only model card, one endpoint, drain. The only importer of Dynamo in this package."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from dynamo.common.utils.token_ids import normalize_request_token_ids
+from dynamo.llm import ModelInput, ModelRuntimeConfig, ModelType, WorkerType, register_model
+from dynamo.llm.exceptions import CannotConnect, ConnectionTimeout, InvalidArgument
+from dynamo.runtime import Context, DistributedRuntime, Endpoint
+
+from ampd import cost_model
+from ampd.config import Graph
+from ampd.coordinator.cluster import DynamoWorkers
+from ampd.coordinator.coordinator import Coordinator
+from ampd.coordinator.workers import Leg
+from ampd.errors import AmpdError, RequestError, RoundCancelled, SetupError
+from ampd.policy.types import CostModel
+from ampd.state.factory import open_store
+
+log = logging.getLogger(__name__)
+
+
+class DynamoCaller:
+    """The client behind the frontend, as its request's context shows it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def gone(self) -> bool:
+        """See Caller."""
+        return bool(self._context.is_stopped() or self._context.is_killed())
+
+    async def wait_gone(self) -> None:
+        """See Caller."""
+        await self._context.async_killed_or_stopped()
+
+    def leg(self, id: str) -> Leg:
+        """See Caller. Detached, so that stopping a leg is this process's own decision."""
+        return self._context.detached(id)  # type: ignore[no-any-return]
+
+    def trace(self) -> dict[str, str] | None:
+        """See Caller."""
+        return self._context.trace_headers() or None
+
+
+class Handler:
+    """The endpoint that the frontend calls.
+
+    Errors are raised as the classes that Dynamo 1.6.1 maps to a status without taking this Coordinator out of its routing for
+    seconds: InvalidArgument is a 400 with our own message, CannotConnect a 503, ConnectionTimeout a 504 (both with Dynamo's text).
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def generate(self, raw: dict[str, Any], context: Context) -> AsyncIterator[dict[str, Any]]:
+        """Preprocessed request -> engine outputs."""
+        raw["token_ids"] = normalize_request_token_ids(raw)
+        try:
+            async for output in self._coordinator.serve(raw, DynamoCaller(context)):
+                yield output
+        except RoundCancelled:
+            return
+        except RequestError as e:
+            raise InvalidArgument(str(e)) from None
+        except TimeoutError as e:
+            raise ConnectionTimeout(f"request {context.id()}: a worker made no progress in time") from e
+        except AmpdError as e:
+            log.error("request %s failed: %s", context.id(), e)
+            raise CannotConnect(str(e)) from e
+
+
+async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigError or SetupError at start."""
+    stop = asyncio.Event()
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sig, stop.set)
+    _check_model(graph)
+    cost = _cost_model(graph)
+    async with AsyncExitStack() as stack:
+        store = open_store(graph)
+        await store.connect()
+        stack.push_async_callback(store.close)
+        runtime = DistributedRuntime(
+            asyncio.get_running_loop(),
+            os.environ.get("DYN_DISCOVERY_BACKEND", "file"),
+            os.environ.get("DYN_REQUEST_PLANE", "tcp"),
+        )
+        stack.callback(runtime.shutdown)
+        coordinator = Coordinator(graph, store, await _workers(runtime, graph, namespace), cost)
+        endpoint = runtime.endpoint(f"{namespace}-api.coordinator.generate")
+        await _register(graph, endpoint)
+        serving = asyncio.create_task(endpoint.serve_endpoint(Handler(coordinator).generate))
+        ready()
+        log.info("serving model %s for graph %s", graph.model.served_name, graph.name)
+        await _until(stop, serving)
+        await _leave(coordinator, endpoint)
+        serving.cancel()
+
+
+async def _workers(runtime: DistributedRuntime, graph: Graph, namespace: str) -> DynamoWorkers:
+    async def client(role: str, endpoint: str) -> Any:
+        return await runtime.endpoint(f"{namespace}.{role}.{endpoint}").client()
+
+    return DynamoWorkers(
+        await client("prefill", "generate"),
+        await client("decode", "generate"),
+        await client("prefill", "kv"),
+        await client("decode", "kv"),
+        graph.transport.claim_timeout_s,
+    )
+
+
+async def _register(graph: Graph, endpoint: Endpoint) -> None:
+    model = graph.model
+    config = ModelRuntimeConfig()
+    config.context_length = model.max_model_len
+    config.tool_call_parser = model.tool_call_parser
+    config.reasoning_parser = model.reasoning_parser
+    await register_model(
+        ModelInput.Tokens,
+        ModelType.Chat | ModelType.Completions,
+        endpoint,
+        model.path,
+        model_name=model.served_name,
+        worker_type=WorkerType.Aggregated,
+        kv_cache_block_size=model.block_size,
+        runtime_config=config,
+        ignore_weights=True,
+    )
+
+
+def _check_model(graph: Graph) -> None:
+    folder = Path(graph.model.path)
+    for name in ("config.json", "tokenizer.json"):
+        if not (folder / name).is_file():
+            raise SetupError(
+                f"model.path {graph.model.path!r} has no {name}; name a folder with a Hugging Face model and its tokenizer"
+            )
+
+
+def _cost_model(graph: Graph) -> CostModel:
+    return cost_model.default_cost_model() if graph.profile is None else cost_model.load_profile(graph.profile).cost_model()
+
+
+async def _until(stop: asyncio.Event, serving: asyncio.Task[None]) -> None:
+    """Return when told to stop. Raises SetupError when the endpoint ends by itself."""
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if serving.done() and not stop.is_set():
+        serving.result()
+        raise SetupError("the endpoint has ended by itself; is the discovery backend still there?")
+
+
+async def _leave(coordinator: Coordinator, endpoint: Endpoint) -> None:
+    """Out of routing first, then let the running rounds end."""
+    await endpoint.unregister_endpoint_instance()
+    await coordinator.drain(float(os.environ.get("AMPD_DRAIN_S", "8")))
+
+
+def mark_ready(path: str | None) -> None:
+    """Tell the launcher, which waits for the file, that this process serves."""
+    if path:
+        Path(path).touch()
