@@ -1,0 +1,57 @@
+"""What happened to the KV of each request, noted on the scheduler's side of the connector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ampd.workers.engines.base import KvFacts
+
+
+class FactBook:
+    """Facts by request id, from its first look-up in the prefix cache to its end. `clock` gives unix seconds.
+
+    A preempted request is looked up and computed again: what it was first given is what is reported.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._facts: dict[str, KvFacts] = {}
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def looked_up(self, request_id: str, cached_tokens: int) -> None:
+        """The local prefix cache holds `cached_tokens` leading tokens."""
+        facts = self._facts.get(request_id, KvFacts())
+        if facts.read_started_at is None and facts.compute_started_at is None:
+            self._facts[request_id] = replace(facts, cached_tokens=cached_tokens)
+
+    def reading(self, request_id: str, tokens: int) -> None:
+        """The remote KV of `tokens` tokens is being read."""
+        facts = self._facts.get(request_id, KvFacts())
+        self._facts[request_id] = replace(facts, read_tokens=tokens, read_started_at=self._clock())
+
+    def received(self, request_ids: Iterable[str], failed: Iterable[str]) -> None:
+        """Reads have ended; those in `failed` without their KV."""
+        lost = set(failed)
+        for request_id in request_ids:
+            facts = self._facts.get(request_id)
+            if facts is None or facts.read_started_at is None or facts.read_ended_at is not None:
+                continue
+            now = self._clock()
+            facts = replace(facts, read_ended_at=now, read_s=now - facts.read_started_at)
+            if request_id in lost:
+                facts = replace(facts, read_tokens=0, read_failed=True)
+            self._facts[request_id] = facts
+
+    def computing(self, request_ids: Iterable[str]) -> None:
+        """Requests are part of the coming step."""
+        for request_id in request_ids:
+            facts = self._facts.get(request_id)
+            if facts is not None and facts.compute_started_at is None:
+                self._facts[request_id] = replace(facts, compute_started_at=self._clock())
+
+    def take(self, request_id: str) -> KvFacts:
+        """The request has ended."""
+        return self._facts.pop(request_id, KvFacts())

@@ -1,0 +1,108 @@
+"""ampd's vLLM schedulers: one for decode workers, and one for prefill workers that reads one task ahead.
+
+vLLM calls this interface non-public: the version is pinned, and tests/engine/test_vllm_contract.py names what is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.request import RequestStatus
+
+# The id that an engine's owner "aborts" to have it look once at what other workers have read meanwhile.
+POLL = "ampd-poll"
+
+
+class AmpdScheduler(AsyncScheduler):  # type: ignore[misc]
+    """Ends pins by name, and rests while pins are all there is.
+
+    vLLM steps for as long as it holds a finished request's blocks, a thousand empty steps a second through three processes.
+    Here such an engine rests until there is work, a release, or a poll by its owner.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._poll = False
+
+    def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Any]:
+        """Abort requests; for one that has finished and is pinned, release the pin."""
+        ids = [request_ids] if isinstance(request_ids, str) else None if request_ids is None else list(request_ids)
+        for request_id in ids or ():
+            self._poll = self._poll or request_id == POLL
+            request = self.requests.get(request_id)
+            if request is not None and request.is_finished() and self.connector is not None:
+                self.connector.connector_scheduler.release(request_id)
+        aborted: list[Any] = super().finish_requests(ids, finished_status)
+        return aborted
+
+    def has_finished_requests(self) -> bool:
+        """Whether a step is due although nothing waits or runs."""
+        if self.finished_req_ids or self.connector is None:
+            return bool(self.finished_req_ids)
+        return self._poll or self.connector.connector_scheduler.has_orders()
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Plan a step."""
+        self._poll = False
+        return super().schedule(*args, **kwargs)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forget all cached KV that no request and no pin holds. vLLM itself refuses while any block is held."""
+        blocks = self.kv_cache_manager.block_pool.blocks
+        self.kv_cache_manager.evict_blocks({b.block_id for b in blocks if b.ref_cnt == 0 and b.block_hash is not None})
+        return True
+
+
+class AmpdPrefillScheduler(AmpdScheduler):
+    """One prefill computes and at most one more reads its history meanwhile; all others wait without blocks, in order.
+
+    Stock vLLM would start the read of every waiting request at once, and let prefills share the token budget. The running
+    prefill must leave some of that budget over, or vLLM does not look at the waiting ones: long_prefill_token_threshold.
+    """
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Plan a step, with only those waiting requests in sight whose turn it is."""
+        with self._out_of_sight(*self._not_their_turn()):
+            return super().schedule(*args, **kwargs)
+
+    def _not_their_turn(self) -> tuple[list[Any], list[Any]]:
+        """Requests to hold back: those without blocks, and those with blocks (their read is complete)."""
+        computing = any(r.num_computed_tokens < r.num_prompt_tokens for r in self.running)
+        read = [r for r in self.kv_holding_waiting if not self._is_reading(r)]
+        turn = read[: 0 if computing else 1]
+        computing = computing or bool(turn)
+        ahead = len(self.kv_holding_waiting) - len(turn)
+        admitted = 0
+        for request in self.waiting:
+            if _reads_history(request):
+                if ahead:
+                    break
+                ahead = 1
+            elif computing or ahead:
+                break
+            else:
+                computing = True
+            admitted += 1
+        return list(self.waiting)[admitted:], read[len(turn) :]
+
+    def _is_reading(self, request: Any) -> bool:
+        waits = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+        return waits and request.request_id not in self.finished_recving_kv_req_ids
+
+    @contextmanager
+    def _out_of_sight(self, waiting: list[Any], holding: list[Any]) -> Iterator[None]:
+        self.waiting.remove_requests(waiting)
+        self.kv_holding_waiting.remove_requests(holding)
+        try:
+            yield
+        finally:
+            self.waiting.extend(waiting)
+            self.kv_holding_waiting.extend(holding)
+
+
+def _reads_history(request: Any) -> bool:
+    params = request.kv_transfer_params or {}
+    return bool(params.get("do_remote_decode") and params.get("remote_block_ids") and not params.get("_remote_blocks_processed"))
