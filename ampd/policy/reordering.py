@@ -11,19 +11,19 @@ is exact for the number of on-time tasks on one machine. Among equally good answ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappush, heappushpop
 from itertools import permutations
 from typing import Literal
 
+import msgspec
+
 from ampd.policy.types import PrefillTask
 
-_ENUMERATE = 4
+_ENUMERATE = 3
 _PERMUTATIONS = [tuple(permutations(range(n))) for n in range(_ENUMERATE + 1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Reordering:
+class Reordering(msgspec.Struct, frozen=True):
     """What to dequeue: `tasks[index]`, whose id is `first`; the planned order; and the ids overtaken, each postponed once more."""
 
     index: int
@@ -48,10 +48,10 @@ def reorder(tasks: Sequence[PrefillTask], now: float, window: int, order: Litera
 def _plan(head: Sequence[PrefillTask], now: float, window: int) -> Sequence[int]:
     """The best order of the window's indices. Tasks at the postponement bound lead, in arrival order."""
     costs = [t.cost_s for t in head]
-    slack = [t.ttft_target_s - (now - t.arrived_at) for t in head]
+    slack = [t.ttft_target_s - now + t.arrived_at for t in head]
     bound = [i for i, t in enumerate(head) if t.postponed >= window]
-    free = [i for i in range(len(head)) if i not in bound] if bound else list(range(len(head)))
-    start = sum(costs[i] for i in bound)
+    free = [i for i in range(len(head)) if i not in bound]
+    start = sum([costs[i] for i in bound])
     best = _enumerate(free, costs, slack, start) if len(free) <= _ENUMERATE else _schedule(free, costs, slack, start)
     return [*bound, *best]
 
