@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
 
 from ampd.errors import SetupError, StateError
 
@@ -64,17 +64,24 @@ class RedisClient:
             raise SetupError(f"state.url {self.where}: {e}; use redis://, rediss:// or unix://") from None
         self._redis: Any = aioredis.Redis.from_pool(pool)  # redis-py types its commands for sync and async at once
 
-    async def connect(self) -> None:
-        """Check address, password and rights, and load the scripts. Raises SetupError in one line."""
+    async def connect(self, schema_key: str, schema: int) -> bytes:
+        """Check address, password and rights, and load the scripts. Returns the schema that is stored: `schema` if none was.
+
+        Raises SetupError in one line. The deadline of calls does not apply: a process that starts may be slow.
+        """
         try:
             for _, text in self._scripts.values():
                 await self._wait(self._redis.script_load(text), _CONNECT_S)
+            await self._wait(self._redis.execute_command("SETNX", schema_key, schema), _CONNECT_S)
+            found: bytes = await self._wait(self._redis.execute_command("GET", schema_key), _CONNECT_S)
         except StateError as e:
             raise SetupError(self._advice(e)) from None
+        return found
 
     def _advice(self, error: StateError) -> str:
         cause = error.__cause__
-        if isinstance(cause, AuthenticationError | AuthorizationError) or "NOAUTH" in str(cause) or "WRONGPASS" in str(cause):
+        refused = ("NOAUTH", "WRONGPASS", "invalid username-password pair")
+        if isinstance(cause, AuthenticationError) or any(text in str(cause) for text in refused):
             return (
                 f"state.url {self.where}: Redis refused the password ({cause}); state.password_env names the variable that holds it"
             )

@@ -40,10 +40,7 @@ class RedisStore:
         self._background: dict[object, asyncio.Task[None]] = {}
 
     async def connect(self) -> None:
-        await self._client.connect()
-        key = f"{self._prefix}:schema"
-        await self._client.command("SETNX", key, SCHEMA)
-        found = await self._client.command("GET", key)
+        found = await self._client.connect(f"{self._prefix}:schema", SCHEMA)
         if found != str(SCHEMA).encode():
             raise SetupError(
                 f"state.url {self._client.where}: graph {self._graph!r} holds state of schema {found.decode(errors='replace')}, "

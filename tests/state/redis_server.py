@@ -48,7 +48,3 @@ class RedisServer:
             self._child.kill()
             self._child.wait()
             self._child = None
-
-    def pause(self, client: redis.Redis, seconds: float) -> None:
-        """Let every client wait for its replies."""
-        client.client_pause(int(seconds * 1000))
