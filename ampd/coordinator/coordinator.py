@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from random import Random
 from typing import Any
 
@@ -54,7 +55,7 @@ class Coordinator:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def serve(self, raw: dict[str, Any], caller: Caller) -> AsyncIterator[dict[str, Any]]:
+    async def serve(self, raw: dict[str, Any], caller: Caller) -> AsyncGenerator[dict[str, Any]]:
         """Serve one preprocessed request; yields engine outputs in Dynamo's form, the last one with usage.
 
         Raises RequestError (bad request), NoWorkers, WorkerError (after what could be retried), TimeoutError (a worker made no
@@ -68,8 +69,10 @@ class Coordinator:
         self._running += 1
         self._idle.clear()
         try:
-            async for output in self._attempts(round, caller):
-                yield output
+            # Closed here rather than by the garbage collector: the leg must be stopped before the round is settled.
+            async with aclosing(self._attempts(round, caller)) as outputs:
+                async for output in outputs:
+                    yield output
             outcome = "served"
         except RoundCancelled:
             outcome = "cancelled"
@@ -94,12 +97,13 @@ class Coordinator:
             log.warning("%d rounds still run after %.0f s of draining", self._running, timeout_s)
         await self._closing.drain(1.0)
 
-    async def _attempts(self, round: Round, caller: Caller) -> AsyncIterator[dict[str, Any]]:
+    async def _attempts(self, round: Round, caller: Caller) -> AsyncGenerator[dict[str, Any]]:
         while True:
             try:
                 decision = await self._place(round, caller)
-                async for chunk in self._legs.decode(round, decision, caller):
-                    yield await self._output(round, chunk)
+                async with aclosing(self._legs.decode(round, decision, caller)) as chunks:
+                    async for chunk in chunks:
+                        yield await self._output(round, chunk)
                 return
             except WorkerGone as e:
                 await self._replay(round, e)
@@ -170,7 +174,7 @@ class Coordinator:
             raise error
         log.warning("decode worker %d is gone before round %s began, which is bound anew: %s", round.bound.id, round.id, error)
         self._quarantine.add(round.bound.id)
-        round.custody.decode_gone(round.bound.id)
+        round.custody.decode_gone()
         round.replayed = True
         await self._start_over(round)
         await self._opening.rebind(round, "worker_gone")

@@ -61,10 +61,8 @@ class Custody:
         if self._with is _With.REMOTE or (self._with is _With.LOCAL and kept):
             self.history = None
 
-    def decode_gone(self, worker: int) -> None:
-        """The decode worker has died, with every pin of it and every read by it."""
-        if self.history is not None and self.history.worker == worker:
-            self.history = None
+    def decode_gone(self) -> None:
+        """The decode worker has left: it reads nothing any more. Its own pins are released like any, should it be back."""
         self._reading = False
 
     def settle(self) -> Owed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from ampd.coordinator.closing import Closing
@@ -45,25 +45,25 @@ class Legs:
             cache_salt=round.ask.cache_salt,
             trace=caller.trace(),
         )
-        if history is not None:
-            round.custody.lend_to_prefill()
         async with _call(caller, round.leg) as leg, asyncio.timeout(self._timeout_s):
             round.awaiting = decision.worker
+            if history is not None:
+                round.custody.lend_to_prefill()
             round.prefilled = await self._workers.prefill(decision.worker, request, leg)
         round.awaiting = None
         round.custody.prefilled = round.prefilled.handle
         round.queued_on = None  # the worker has taken the task off its queue
 
-    async def decode(self, round: Round, decision: Decision, caller: Caller) -> AsyncIterator[DecodeChunk]:
+    async def decode(self, round: Round, decision: Decision, caller: Caller) -> AsyncGenerator[DecodeChunk]:
         """The round on its decode worker, chunk by chunk; the last one has `stats`.
 
         Raises RequestError (the engine refuses the request), RoundCancelled, WorkerError, TimeoutError.
         """
         round.phase = Phase.STARTING
         request = self._decode_request(round, decision, caller)
-        round.custody.lend_to_decode(decision.path)
         async with _call(caller, round.leg) as leg:
             round.awaiting = round.bound.id
+            round.custody.lend_to_decode(decision.path)
             chunks = aiter(self._workers.decode(round.bound.id, request, leg))
             while (chunk := await self._next(chunks)) is not None:
                 if chunk.refused is not None:

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,9 @@ class Handler:
         """Preprocessed request -> engine outputs."""
         raw["token_ids"] = normalize_request_token_ids(raw)
         try:
-            async for output in self._coordinator.serve(raw, DynamoCaller(context)):
-                yield output
+            async with aclosing(self._coordinator.serve(raw, DynamoCaller(context))) as outputs:
+                async for output in outputs:
+                    yield output
         except RoundCancelled:
             return
         except RequestError as e:

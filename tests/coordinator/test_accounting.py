@@ -1,0 +1,88 @@
+"""Whatever happens to rounds, in whatever order, every handle ends once and no wrong KV is ever used."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from random import Random
+
+import pytest
+from driver import Answer, Driver, ask, fresh_tokens
+from sim_caller import SimCaller
+from sim_cluster import SimCluster
+from sim_model import answer_to, make_graph
+
+from ampd.errors import NoWorkers, RoundCancelled, WorkerError, WorkerGone
+from ampd.state.base import StateStore
+
+SESSIONS = ["a", "b", "c", "d"]
+PHASES = ["queued", "reading", "prefilling", "prefilled", "transferring", "starting", "streaming", "ending"]
+
+
+class Agent:
+    """One session whose client sends, rewrites, hangs up and starts anew at random."""
+
+    def __init__(self, driver: Driver, name: str, seed: int) -> None:
+        self.driver, self.name, self.rng = driver, name, Random(f"{name}{seed}")
+        self.tokens = fresh_tokens(12)
+
+    async def act(self) -> None:
+        rng = self.rng
+        if rng.random() < 0.15:
+            self.tokens = self.tokens[: rng.randrange(1, len(self.tokens))] + fresh_tokens(3)
+        raw = ask(self.tokens, self.name, max_tokens=rng.randrange(1, 6), final=rng.random() < 0.1)
+        if rng.random() < 0.1:
+            raw["sampling_options"] = {"n": 2}
+        caller, answer = SimCaller(), Answer()
+        if rng.random() < 0.3:
+            asyncio.get_running_loop().call_later(rng.random() * 0.01, caller.hang_up)
+        with contextlib.suppress(RoundCancelled, WorkerError, NoWorkers):
+            await self.driver.round(raw, caller, answer)
+        right = answer_to(self.tokens, raw["stop_conditions"]["max_tokens"])
+        assert answer.tokens == right[: len(answer.tokens)], "an answer came from the wrong KV"
+        self.tokens = (self.tokens + answer.tokens + fresh_tokens(rng.randrange(1, 9)))[:3_000]
+
+
+async def disturb(cluster: SimCluster, rng: Random, rounds: int) -> None:
+    """Hold workers at phases for a moment, and break calls."""
+    for _ in range(rounds):
+        worker = rng.choice(list(cluster.workers.values()))
+        phase = rng.choice(PHASES)
+        if rng.random() < 0.4:
+            worker.fail(phase, rng.choice([WorkerGone("broke"), WorkerError("failed")]))
+        elif phase not in worker.gates:
+            worker.hold(phase)
+            await asyncio.sleep(rng.random() * 0.01)
+            worker.let_go(phase)
+        await asyncio.sleep(rng.random() * 0.004)
+    for worker in cluster.workers.values():
+        worker.failures.clear()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_every_handle_ends_exactly_once(cluster: SimCluster, store: StateStore, seed: int) -> None:
+    graph = make_graph(state={"stale_after_s": 1000, "heartbeat_s": 0.001})
+    drivers = [Driver(cluster, store, graph, seed=seed + n) for n in range(2)]
+    for driver in drivers:
+        driver.coordinator._quarantine._seconds = 0.005
+    rng = Random(seed)
+    agents = [Agent(drivers[n % 2], name, seed) for n, name in enumerate(SESSIONS * 2)]  # two clients share each session
+
+    async def live(agent: Agent) -> None:
+        for _ in range(15):
+            await agent.act()
+
+    await asyncio.gather(*(live(agent) for agent in agents), disturb(cluster, rng, 100))
+    for driver in drivers:
+        await driver.settle()
+    assert await drivers[0].queued() == 0
+    assert max((n for w in cluster.workers.values() for n in w.ended.values()), default=0) <= 1
+    stored = await drivers[0].stored_pins(*SESSIONS)
+    assert cluster.pins() <= stored, sorted(cluster.pins() - stored)
+    assert cluster.issued > 40
+
+    for name in SESSIONS:
+        await drivers[0].correct(fresh_tokens(9), name, final=True)
+    await drivers[0].settle()
+    assert cluster.pins() == set()
+    assert await store.sessions() == 0
