@@ -1,28 +1,17 @@
-"""The configuration of a graph: one field = one YAML key = one `--set key=value` flag = one AMPD_* variable.
-
-Order of precedence: flag, variable, file, default. A nested key `targets.ttft_s` has the variable AMPD_TARGETS__TTFT_S.
-"""
+"""What a graph file may say: its sections, keys, types, defaults and limits."""
 
 from __future__ import annotations
 
-import difflib
-import os
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from ampd.errors import ConfigError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[float, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 # Names that `model.path` may hold instead of a folder: ampd makes these models itself.
@@ -126,7 +115,15 @@ class Worker(_Section):
     kv_cache_gib: int | None = Field(None, ge=1, description="KV pool of a CPU engine, GiB")
     prefill_chunk: int = Field(512, ge=64, description="tokens of prefill computed in one engine step")
     engine_args: dict[str, Any] = Field(default_factory=dict, description="further vLLM engine arguments")
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict, description="further environment variables of the worker")
+
+    @model_validator(mode="after")
+    def _cores_for_all(self) -> Worker:
+        if self.cores and len(self.cores) < self.replicas:
+            raise ValueError(
+                f"workers: {self.name} has replicas {self.replicas} but cores for {len(self.cores)}; give each an entry, or none"
+            )
+        return self
 
 
 class Transport(_Section):
@@ -171,120 +168,3 @@ class Graph(_Section):
         if not any(w.role == "decode" for w in self.workers):
             raise ValueError("workers: at least one entry needs role: decode")
         return self
-
-
-_PREFIX = "AMPD_"
-# Variables with the prefix that are not configuration keys.
-_RESERVED = {"AMPD_CACHE_DIR", "AMPD_LOG"}
-
-
-def load_graph(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Graph:
-    """Read a graph file and lay AMPD_* variables and `key=value` settings over it.
-
-    Raises ConfigError, one line that names the key, the value and the fix.
-    """
-    environ = os.environ if environ is None else environ
-    data = _read_yaml(Path(path))
-    _anchor(data, Path(path).absolute().parent)
-    for name, text in config_variables(environ).items():
-        _assign(data, name[len(_PREFIX) :].lower().split("__"), text, f"variable {name}")
-    for item in sets:
-        key, sep, text = item.partition("=")
-        if not sep or not key:
-            raise ConfigError(f"--set {item!r}: expected key=value, for example --set targets.ttft_s=1.5")
-        _assign(data, key.strip().split("."), text, f"--set {key}")
-    return build_graph(data, str(path))
-
-
-def config_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that stand for configuration keys."""
-    return {name: text for name, text in sorted(environ.items()) if name.startswith(_PREFIX) and name not in _RESERVED}
-
-
-def build_graph(data: Mapping[str, Any], where: str = "configuration") -> Graph:
-    """Validate plain data. Raises ConfigError."""
-    try:
-        return Graph.model_validate(data)
-    except ValidationError as e:
-        raise ConfigError(f"{where}: {_one_line(e)}") from None
-
-
-def dump_graph(graph: Graph) -> str:
-    """The graph as YAML with every effective value."""
-    return yaml.safe_dump(graph.model_dump(mode="json"), sort_keys=False)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; start from configs/local-cpu.yaml") from None
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path}: cannot be read: {e}") from None
-    except yaml.YAMLError as e:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(e).split())}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: expected a mapping of keys, got {type(data).__name__}; start from configs/local-cpu.yaml")
-    return data
-
-
-def _anchor(data: dict[str, Any], folder: Path) -> None:
-    """Make the file's relative paths relative to the file, so that a graph can be served from any folder."""
-    if isinstance(data.get("profile"), str):
-        data["profile"] = str(folder / data["profile"])
-    model = data.get("model")
-    if isinstance(model, dict) and isinstance(model.get("path"), str) and model["path"] not in BUILT_IN_MODELS:
-        model["path"] = str(folder / model["path"])
-
-
-def _assign(data: dict[str, Any], keys: list[str], text: str, source: str) -> None:
-    """Set a nested value; numbers index lists. The text is read as YAML, so `true`, `1.5` and `[a, b]` mean what they say."""
-    node: Any = data
-    value = yaml.safe_load(text) if text.strip() else None
-    for i, key in enumerate(keys):
-        last = i == len(keys) - 1
-        if isinstance(node, list):
-            if not key.isdigit() or int(key) >= len(node):
-                raise ConfigError(f"{source}: {'.'.join(keys[: i + 1])} is no entry of the list of {len(node)}, counted from 0")
-            index: Any = int(key)
-        elif isinstance(node, dict):
-            index = key
-        else:
-            raise ConfigError(f"{source}: {'.'.join(keys[:i])} is a single value, it has no key {key!r}")
-        if last:
-            node[index] = value
-        elif isinstance(node, dict):
-            node = node.setdefault(index, {})
-            if node is None:
-                raise ConfigError(f"{source}: {'.'.join(keys[: i + 1])} is empty in the file")
-        else:
-            node = node[index]
-
-
-def _one_line(error: ValidationError) -> str:
-    parts = []
-    for e in error.errors(include_url=False)[:3]:
-        key = ".".join(str(k) for k in e["loc"]) or "graph"
-        if e["type"] == "extra_forbidden":
-            parts.append(f"unknown key {key}{_suggest(e['loc'])}")
-        elif e["type"] == "missing":
-            parts.append(f"{key} is required")
-        elif e["type"] == "value_error":
-            parts.append(re.sub(r"^Value error, ", "", e["msg"]))
-        else:
-            parts.append(f"{key} = {e['input']!r}: {e['msg'][0].lower()}{e['msg'][1:]}")
-    more = error.error_count() - len(parts)
-    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
-
-
-def _suggest(loc: tuple[int | str, ...]) -> str:
-    section: type[BaseModel] = Graph
-    for key in loc[:-1]:
-        if isinstance(key, int):
-            continue
-        annotation: Any = section.model_fields[str(key)].annotation
-        for candidate in (annotation, *getattr(annotation, "__args__", ())):
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                section = candidate
-    near = difflib.get_close_matches(str(loc[-1]), section.model_fields, n=1)
-    return f" (did you mean {near[0]}?)" if near else f" (known keys: {', '.join(section.model_fields)})"

@@ -1,0 +1,73 @@
+"""The plan: pure, from a graph to processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from graphs import make_graph
+
+from ampd.launch.plan import GRACE_S, Layout, base_url, components, plan, private_discovery
+
+RUN = Path("/run-dir")
+
+
+def layout(workers: int, redis_server: Path | None = Path("/bin/redis-server")) -> Layout:
+    return Layout(RUN, "ns", redis_server, list(range(5000, 5000 + workers)), private_discovery(RUN))
+
+
+def option(argv: tuple[str, ...], name: str) -> str:
+    return argv[argv.index(name) + 1]
+
+
+def test_processes_and_their_order() -> None:
+    groups = [{"name": "pre", "role": "prefill", "replicas": 2}, {"name": "dec", "role": "decode"}]
+    graph = make_graph(Path("/m"), groups, coordinator={"replicas": 2})
+    names = [spec.name for spec in plan(graph, layout(3))]
+    assert names == ["redis", "pre-0", "pre-1", "dec-0", "frontend", "coordinator-0", "coordinator-1"]
+    assert components(graph) == ["redis", "pre", "dec", "frontend", "coordinator"]
+
+
+def test_worker_arguments_and_ports_of_their_own() -> None:
+    groups = [{"name": "pre", "role": "prefill", "replicas": 2}, {"name": "dec", "role": "decode", "env": {"OMP_NUM_THREADS": "1"}}]
+    specs = {spec.name: spec for spec in plan(make_graph(Path("/m"), groups), layout(3))}
+    second = specs["pre-1"].argv
+    assert (option(second, "--component"), option(second, "--index"), option(second, "--namespace")) == ("pre", "1", "ns")
+    assert option(second, "--ready-file") == str(specs["pre-1"].ready_file) == "/run-dir/ready/pre-1"
+    ports = [option(specs[name].argv, "--side-channel-port") for name in ("pre-0", "pre-1", "dec-0")]
+    assert ports == ["5000", "5001", "5002"]
+    assert specs["dec-0"].env["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in specs["pre-0"].env
+
+
+def test_frontend_is_scoped_to_the_coordinators_namespace() -> None:
+    graph = make_graph(Path("/m"), frontend={"host": "127.0.0.1", "port": 8001})
+    frontend = next(spec for spec in plan(graph, layout(2)) if spec.name == "frontend")
+    assert option(frontend.argv, "--namespace") == "ns-api"
+    assert option(frontend.argv, "--http-port") == "8001"
+    assert frontend.ready_url == "http://127.0.0.1:8001/health"
+
+
+def test_redis_listens_on_its_socket_only() -> None:
+    redis = plan(make_graph(Path("/m")), layout(2))[0]
+    assert (option(redis.argv, "--port"), option(redis.argv, "--unixsocket")) == ("0", "/run-dir/redis.sock")
+
+
+def test_a_redis_of_the_users_own() -> None:
+    graph = make_graph(Path("/m"), state={"url": "redis://h:1"})
+    specs = plan(graph, layout(2, redis_server=None))
+    assert "redis" not in [spec.name for spec in specs]
+    assert all("AMPD_STATE__URL" not in spec.env for spec in specs)
+
+
+def test_a_stop_fits_in_fifteen_seconds() -> None:
+    # Each stage may need up to a second more for helpers that linger.
+    assert sum(GRACE_S.values()) + 0.3 * len(GRACE_S) < 15
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:1"), ("0.0.0.0", "http://127.0.0.1:1"), ("::", "http://[::1]:1"), ("::1", "http://[::1]:1")],
+)
+def test_base_url(host: str, url: str) -> None:
+    assert base_url(host, 1) == url

