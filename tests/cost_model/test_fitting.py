@@ -7,6 +7,7 @@ import pytest
 
 from ampd.cost_model.fitting import fit_profile, fit_t_dec, fit_t_kv, fit_t_pre
 from ampd.cost_model.nnls import nnls
+from ampd.cost_model.piecewise import PiecewiseCostModel
 from ampd.cost_model.profile import DecodePoint, KvPoint, Meta, PrefillPoint
 from ampd.errors import ProfileError
 
@@ -62,13 +63,22 @@ def test_the_stated_error_is_that_of_unseen_points() -> None:
     assert fit.error.points == len(HISTORY) * len(INCREMENT) * 2
 
 
+def test_with_few_points_the_stated_error_is_worse_than_the_error_at_the_fitted_points() -> None:
+    rng = np.random.default_rng(1)
+    points = [KvPoint(n, "history", (0.004 + 3e-6 * n) * float(rng.lognormal(0, 0.3))) for n in (256, 512, 1024, 2048, 4096, 8192)]
+    fit = fit_t_kv(points)
+    model = PiecewiseCostModel([], [], [fit])
+    fitted = np.median([abs(model.t_kv(p.tokens, 1, 1, "history") / p.seconds - 1) for p in points])
+    assert fit.error.heldout_median > 1.3 * fitted
+
+
 def test_outliers_do_not_bend_the_fit() -> None:
     points = prefill_points(noise=0.01)
-    stalled = [PrefillPoint(p.l_hist, p.l_incr, p.seconds * (6.0 if n % 12 == 5 else 1.0)) for n, p in enumerate(points)]
+    stalled = [PrefillPoint(p.l_hist, p.l_incr, p.seconds * (2.0 if n % 5 == 1 else 1.0)) for n, p in enumerate(points)]
     model = model_of(stalled)
     errors = [abs(model.t_pre(h, i, 1) / true_t_pre(h, i) - 1) for h in HISTORY for i in INCREMENT]
     assert np.median(errors) < 0.02
-    assert max(errors) < 0.08
+    assert max(errors) < 0.03
 
 
 def test_coefficients_never_turn_negative_and_no_function_falls() -> None:
@@ -118,7 +128,7 @@ def test_nnls_meets_its_optimality_conditions() -> None:
     rng = np.random.default_rng(11)
     clipped = 0
     for _ in range(200):
-        a, b = rng.normal(size=(12, 5)) * 10.0 ** rng.integers(-6, 6, 5), rng.normal(size=12)
+        a, b = rng.uniform(size=(4, 6)) * 10.0 ** rng.integers(-6, 6, 6), rng.uniform(size=4)
         x = nnls(a, b)
         gradient = (a / np.linalg.norm(a, axis=0)).T @ (b - a @ x)
         assert (x >= 0).all()
