@@ -99,7 +99,8 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
         coordinator = Coordinator(graph, store, await _workers(runtime, graph, namespace), cost)
         endpoint = runtime.endpoint(f"{namespace}-api.coordinator.generate")
         await _register(graph, endpoint)
-        serving = asyncio.create_task(endpoint.serve_endpoint(Handler(coordinator).generate))
+        # Dynamo hands out a future, not a coroutine.
+        serving = asyncio.ensure_future(endpoint.serve_endpoint(Handler(coordinator).generate))
         ready()
         log.info("serving model %s for graph %s", graph.model.served_name, graph.name)
         await _until(stop, serving)

@@ -153,7 +153,7 @@ async def _serve(
 
     async with asyncio.TaskGroup() as tasks:
         background = [tasks.create_task(reporter.run()), tasks.create_task(worker.maintain())]
-        serving = [tasks.create_task(generate.serve_endpoint(handler)), tasks.create_task(kv.serve_endpoint(handlers.kv))]
+        serving = [tasks.create_task(_serve_endpoint(endpoint, h)) for endpoint, h in ((generate, handler), (kv, handlers.kv))]
         background.append(tasks.create_task(_watch_engine(engine)))
         ready()
         log.info("serving", extra={"worker": identity.id, "role": group.role, "epoch": identity.epoch})
@@ -164,6 +164,11 @@ async def _serve(
         runtime.shutdown()
         for task in serving:
             task.cancel()
+
+
+async def _serve_endpoint(endpoint: Endpoint, handler: Callable[..., AsyncIterator[Any]]) -> None:
+    # Dynamo hands out a future, which a task group does not take.
+    await endpoint.serve_endpoint(handler)
 
 
 async def _leave(worker: Worker, reporter: Reporter, store: StateStore, generate: Endpoint) -> None:
