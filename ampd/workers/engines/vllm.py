@@ -13,12 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from psutil import Process
+
 from ampd.config import Graph, Worker
 from ampd.errors import ConfigError, EngineDead, RequestError, SetupError, WorkerError
 from ampd.workers.engines import vllm_args
 from ampd.workers.engines.base import EngineInfo, EngineJob, EngineLoad, EngineOutput
 from ampd.workers.engines.outputs import OutputMapper
-from ampd.workers.engines.processes import Process, end_processes, trees
+from ampd.workers.engines.processes import end_processes, trees
 from ampd.workers.kv.params import facts_of, outgoing, readable, reused_tokens, unread
 
 log = logging.getLogger(__name__)

@@ -51,6 +51,8 @@ class AmpdScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget all cached KV that no request and no pin holds. vLLM itself refuses while any block is held."""
+        if reset_running_requests:
+            return bool(super().reset_prefix_cache(reset_running_requests, reset_connector))
         blocks = self.kv_cache_manager.block_pool.blocks
         self.kv_cache_manager.evict_blocks({b.block_id for b in blocks if b.ref_cnt == 0 and b.block_hash is not None})
         return True
