@@ -30,16 +30,19 @@ class Owed:
 
 
 class Custody:
-    """The handles of one round: the session's history on the decode worker, and the prompt's KV on a prefill worker.
+    """The handles of one round: the session's history on the decode worker, and the prompt's KV on a prefill worker."""
 
-    `stale` is a handle that this round cannot use: it is on a worker that the session has left.
-    """
-
-    def __init__(self, history: Handle | None, stale: Handle | None = None) -> None:
-        self.history, self._stale = history, stale
+    def __init__(self, history: Handle | None) -> None:
+        self.history = history
+        self._disowned: list[Handle] = []
         self.prefilled: Handle | None = None
         self._with = _With.COORDINATOR
         self._reading = False
+
+    def disown(self, handle: Handle | None) -> None:
+        """Take a handle that nobody can use: it is on a worker that the session has left."""
+        if handle is not None:
+            self._disowned.append(handle)
 
     def lend_to_prefill(self) -> None:
         """The history goes out with a remote prefill."""
@@ -67,7 +70,7 @@ class Custody:
 
     def settle(self) -> Owed:
         """End the custody: every handle still held is owed something, once."""
-        owed = Owed(release=[] if self._stale is None else [self._stale])
+        owed = Owed(release=self._disowned)
         if self.prefilled is not None:
             (owed.release_later if self._reading else owed.release).append(self.prefilled)
         if self.history is not None:
@@ -75,6 +78,7 @@ class Custody:
                 owed.put_back = self.history
             else:
                 owed.release.append(self.history)  # idempotent; a claimed pin outlives it by the worker's grace
-        self.history = self.prefilled = self._stale = None
+        self.history = self.prefilled = None
+        self._disowned = []
         self._reading, self._with = False, _With.COORDINATOR
         return owed

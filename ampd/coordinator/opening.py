@@ -53,6 +53,11 @@ class Opening:
             await self._give_back(key, opened.session)
             raise
         handle = opened.session.handle if opened.session is not None else None
+        custody = Custody(handle if handle is not None and handle.epoch == bound.epoch else None)
+        if custody.history is None:
+            custody.disown(handle)
+        if row is not None and row is not opened.session:
+            custody.disown(row.handle)
         return Round(
             id=uuid.uuid4().hex,
             ask=ask,
@@ -64,7 +69,7 @@ class Opening:
             ledger=opened.ledger,
             bound=bound,
             history=measure(opened.ledger, ask.token_ids, handle if self._usable(handle, bound) else None, self._block_size),
-            custody=Custody(handle) if handle is not None and handle.epoch == bound.epoch else Custody(None, stale=handle),
+            custody=custody,
             degraded=degraded,
             rebound=rebound,
         )
@@ -76,6 +81,7 @@ class Opening:
             round.bound = choose_decode(round.view, round.ask.room)
         else:
             round.row, round.bound, round.view, _ = await self._bind(round.key, round.row, round.view, round.ask)
+            round.custody.disown(round.row.handle if round.row is not None else None)
         round.rebound = cause
         round.history = measure(round.ledger, round.ask.token_ids, None, self._block_size)
 

@@ -16,7 +16,8 @@ _USUAL_OUTPUT = 256
 class Ask:
     """One request. Sizes in tokens.
 
-    `raw` is the preprocessed request as the frontend sent it; the decode worker gets it unchanged. `output_room` is the output
+    `raw` is the preprocessed request as the frontend sent it, for the decode worker; only the token ids are taken out, since
+    they travel beside it. `output_room` is the output
     that binding makes room for. `local_only`: the engine can only serve it where it decodes.
     """
 
@@ -50,7 +51,7 @@ def read_request(raw: Mapping[str, Any], max_model_len: int) -> Ask:
     expected = routing.get("expected_output_tokens") or stop.get("max_tokens") or _USUAL_OUTPUT
     choices = int(sampling.get("n") or 1)
     return Ask(
-        raw=dict(raw),
+        raw={name: value for name, value in raw.items() if name != "token_ids"},
         token_ids=token_ids,
         choices=choices,
         output_room=min(int(expected), room),

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
-from dynamo.common.utils.token_ids import normalize_request_token_ids
+from dynamo.common.utils.token_ids import token_ids_to_list
 from dynamo.llm import ModelInput, ModelRuntimeConfig, ModelType, WorkerType, register_model
 from dynamo.llm.exceptions import CannotConnect, ConnectionTimeout, InvalidArgument
 from dynamo.runtime import Context, DistributedRuntime, Endpoint
@@ -63,7 +63,7 @@ class Handler:
 
     async def generate(self, raw: dict[str, Any], context: Context) -> AsyncIterator[dict[str, Any]]:
         """Preprocessed request -> engine outputs."""
-        raw["token_ids"] = normalize_request_token_ids(raw)
+        raw["token_ids"] = token_ids_to_list(raw.get("token_ids"))
         try:
             async with aclosing(self._coordinator.serve(raw, DynamoCaller(context))) as outputs:
                 async for output in outputs:
