@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -140,8 +141,24 @@ def _worker(graph: Graph, group: Worker, index: int, kv_port: int, layout: Layou
     ready = layout.ready_file(name)
     args = ["--config", str(layout.graph_file), "--namespace", layout.namespace, "--component", group.name, "--index", str(index)]
     args += ["--side-channel-port", str(kv_port), "--ready-file", str(ready)]
-    engine_env = {"VLLM_HOST_IP": graph.transport.host, "VLLM_NO_USAGE_STATS": "1"}
-    return ProcessSpec(name, group.name, "worker", _python("ampd.workers", *args), {**env, **engine_env, **group.env}, ready)
+    return ProcessSpec(
+        name, group.name, "worker", _python("ampd.workers", *args), {**env, **_engine_env(graph.transport.host), **group.env}, ready
+    )
+
+
+def _engine_env(host: str) -> dict[str, str]:
+    env = {"VLLM_HOST_IP": host, "VLLM_NO_USAGE_STATS": "1"}
+    if _is_loopback(host):
+        # UCX and Gloo listen on every interface that they are not kept from.
+        env |= {"UCX_NET_DEVICES": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    return env
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _frontend(graph: Graph, layout: Layout, env: Mapping[str, str]) -> ProcessSpec:

@@ -100,18 +100,23 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
     task.result()
 
 
-def prepare(graph: Graph, progress: Progress, only: Sequence[str] = ()) -> Graph:
+def prepare(graph: Graph, progress: Progress, only: Sequence[str] = (), preferred_port: int = 0) -> Graph:
     """Check this machine against the graph and settle what the graph leaves open. Raises ConfigError and SetupError."""
+    check_components(graph, only)
+    preflight.check_cores(graph)
+    preflight.check_packages()
+    preflight.check_profile(graph)
+    resolve_model(graph, progress.note)
+    return settle(graph, preferred_port)
+
+
+def check_components(graph: Graph, only: Sequence[str]) -> None:
+    """Raise ConfigError unless the graph has these components and they can be started without the others."""
     unknown = sorted(set(only) - set(components(graph)))
     if unknown:
         raise ConfigError(f"--component {unknown[0]}: the graph has {', '.join(components(graph))}")
     if only and graph.state.url == "embedded":
         raise ConfigError("--component needs a Redis that the components share: set state.url to its URL")
-    preflight.check_cores(graph)
-    preflight.check_packages()
-    preflight.check_profile(graph)
-    resolve_model(graph, progress.note)
-    return settle(graph)
 
 
 def settle(graph: Graph, preferred_port: int = 0) -> Graph:

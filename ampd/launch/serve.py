@@ -15,10 +15,10 @@ from rich.console import Console
 from ampd.config import Graph
 from ampd.errors import ComponentDied
 from ampd.launch import preflight
-from ampd.launch.models import model_folder, resolve_model
+from ampd.launch.models import model_folder
 from ampd.launch.plan import plan
 from ampd.launch.progress import Progress, for_console
-from ampd.launch.running import RunningGraph, make_layout, running_graph, select, settle
+from ampd.launch.running import RunningGraph, check_components, make_layout, prepare, running_graph, select, settle
 from ampd.launch.supervisor import Supervisor
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -31,7 +31,7 @@ def serve(graph: Graph, only: Sequence[str], start_timeout_s: float, keep_going:
         signal.signal(number, _interrupt)
     try:
         # Before the event loop: making the demo model blocks, and a signal must be able to end it.
-        resolve_model(graph, progress.note)
+        graph = prepare(graph, progress, only, preflight.PREFERRED_PORT)
         asyncio.run(_serve(graph, only, start_timeout_s, keep_going, progress))
     except KeyboardInterrupt:
         progress.note("stopped before the start")
@@ -41,6 +41,7 @@ def serve(graph: Graph, only: Sequence[str], start_timeout_s: float, keep_going:
 
 def dry_run(graph: Graph, only: Sequence[str]) -> None:
     """Print the processes that `serve` would start, with their commands and what they add to the environment."""
+    check_components(graph, only)
     graph = settle(graph, preflight.PREFERRED_PORT)
     layout = make_layout(graph, Path("$RUN_DIR"), only)
     missing = "" if model_folder(graph).is_dir() else " (made at the first start)"
@@ -64,7 +65,6 @@ async def _serve(graph: Graph, only: Sequence[str], start_timeout_s: float, keep
     began = time.monotonic()
     stop = _StopOnSignal(progress)
     try:
-        graph = settle(graph, preflight.PREFERRED_PORT)
         async with running_graph(graph, only=only, progress=progress, start_timeout_s=start_timeout_s, watch=stop.watch) as running:
             _announce(running, only, time.monotonic() - began, progress)
             await _until_death(running, keep_going, progress)

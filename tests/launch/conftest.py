@@ -27,8 +27,8 @@ def notes(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder in which run folders are made, short enough for unix sockets."""
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder in which run folders are made, short enough for unix sockets; pytest's own are elsewhere."""
     with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield Path(folder)

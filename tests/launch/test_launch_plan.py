@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,13 @@ def test_a_stop_fits_in_fifteen_seconds() -> None:
 )
 def test_base_url(host: str, url: str) -> None:
     assert base_url(host, 1) == url
+
+
+def test_engines_are_kept_to_loopback_unless_peers_are_elsewhere() -> None:
+    def env(host: str) -> Mapping[str, str]:
+        graph = make_graph(Path("/m"), transport={"host": host})
+        return next(spec.env for spec in plan(graph, layout(2)) if spec.name == "decode-0")
+
+    assert (env("127.0.0.1")["UCX_NET_DEVICES"], env("localhost")["GLOO_SOCKET_IFNAME"]) == ("lo", "lo")
+    assert env("10.0.0.1")["DYN_TCP_RPC_HOST"] == "10.0.0.1"
+    assert not {"UCX_NET_DEVICES", "GLOO_SOCKET_IFNAME"} & set(env("10.0.0.1"))

@@ -156,6 +156,18 @@ def test_keep_going(serve: Start, tmp_path: Path) -> None:
         assert run.end() == 0
 
 
+def test_a_signal_while_a_model_is_made_leaves_none(serve: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMPD_CACHE_DIR", str(tmp_path / "cache"))
+    with serve("--set", "model.path=tiny") as run:
+        run.wait_for("preparing model 'tiny'")
+        children = run.children()
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 0
+        assert "stopped before the start" in run.text()
+    assert psutil.wait_procs(children, timeout=5)[1] == []
+    assert list((tmp_path / "cache" / "models").iterdir()) == []
+
+
 def test_a_taken_port_is_named(serve: Start) -> None:
     with serve() as first:
         text = first.wait_for("curl")
