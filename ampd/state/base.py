@@ -90,8 +90,11 @@ class Sample:
 class StateStore(Protocol):
     """Everything that Coordinators and workers share. Every method raises StateError when the store does not answer in time."""
 
-    async def connect(self) -> None:
-        """Check that the store answers and speaks SCHEMA. Raises SetupError with the fix."""
+    async def connect(self) -> bool:
+        """Check that the store answers and speaks SCHEMA. Raises SetupError with the fix.
+
+        Called again, it returns whether what was in the store at the call before has been lost.
+        """
 
     async def close(self) -> None:
         """Give back connections."""
@@ -111,8 +114,12 @@ class StateStore(Protocol):
     async def open_round(self, session: str) -> Opened:
         """Read session, ledger and cluster in one trip; take the handle; refresh the session's idle expiry."""
 
-    async def bind(self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None) -> SessionRow:
+    async def bind(
+        self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None, version: int = 0
+    ) -> SessionRow:
         """Bind and promise `tokens` of room; first writer wins. Returns the effective binding, never with a handle.
+
+        The returned row's version is above `version`: a session that the store has lost goes on counting where it was.
 
         `replace` names the epoch of a dead binding that may be overwritten (a rebinding, which forgets ledger and handle); any
         other binding stands.

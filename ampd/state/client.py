@@ -64,19 +64,19 @@ class RedisClient:
             raise SetupError(f"state.url {self.where}: {e}; use redis://, rediss:// or unix://") from None
         self._redis: Any = aioredis.Redis.from_pool(pool)  # redis-py types its commands for sync and async at once
 
-    async def connect(self, schema_key: str, schema: int) -> bytes:
-        """Check address, password and rights, and load the scripts. Returns the schema that is stored: `schema` if none was.
+    async def connect(self, key: str, value: str) -> str:
+        """Check address, password and rights, and load the scripts. Returns what `key` holds: `value` if it held nothing.
 
         Raises SetupError in one line. The deadline of calls does not apply: a process that starts may be slow.
         """
         try:
             for _, text in self._scripts.values():
                 await self._wait(self._redis.script_load(text), _CONNECT_S)
-            await self._wait(self._redis.execute_command("SETNX", schema_key, schema), _CONNECT_S)
-            found: bytes = await self._wait(self._redis.execute_command("GET", schema_key), _CONNECT_S)
+            await self._wait(self._redis.execute_command("SETNX", key, value), _CONNECT_S)
+            found: bytes = await self._wait(self._redis.execute_command("GET", key), _CONNECT_S)
         except StateError as e:
             raise SetupError(self._advice(e)) from None
-        return found
+        return found.decode(errors="replace")
 
     def _advice(self, error: StateError) -> str:
         cause = error.__cause__

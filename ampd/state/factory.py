@@ -7,13 +7,16 @@ from collections.abc import Mapping
 
 from ampd.config import Graph
 from ampd.errors import ConfigError
-from ampd.state.base import StateStore
 from ampd.state.redis_store import RedisStore
+from ampd.state.resilient import ResilientStore
 from ampd.state.settings import StoreSettings
 
 
-def open_store(graph: Graph, environ: Mapping[str, str] | None = None) -> StateStore:
-    """The store of a graph, not connected yet. Raises ConfigError or SetupError naming the setting to change."""
+def open_store(graph: Graph, environ: Mapping[str, str] | None = None) -> ResilientStore:
+    """The store of a graph, not connected yet: Redis, bridged over its outages.
+
+    Raises ConfigError or SetupError naming the setting to change.
+    """
     environ = os.environ if environ is None else environ
     state = graph.state
     if state.url == "embedded":
@@ -23,4 +26,5 @@ def open_store(graph: Graph, environ: Mapping[str, str] | None = None) -> StateS
         password = environ.get(state.password_env)
         if not password:
             raise ConfigError(f"state.password_env {state.password_env!r}: that environment variable is not set")
-    return RedisStore(state.url, password, graph.name, StoreSettings.of(graph))
+    settings = StoreSettings.of(graph)
+    return ResilientStore(RedisStore(state.url, password, graph.name, settings), settings)

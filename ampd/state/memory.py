@@ -12,6 +12,7 @@ from ampd.messages import Handle
 from ampd.policy.types import ClusterView
 from ampd.state.base import Opened, QueueEntry, Sample, SessionRow, WorkerRow
 from ampd.state.rows import Bucket, Stats, build_view, fold, fresh
+from ampd.state.session_table import SessionTable
 from ampd.state.settings import StoreSettings
 
 
@@ -23,14 +24,6 @@ class _Worker:
     queue: dict[str, QueueEntry] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Session:
-    row: SessionRow
-    expires_at: float
-    closed: int = -1  # the version of the last round that closed
-    ledger: bytes = b""
-
-
 class MemoryStore:
     """A StateStore in this process's memory. `clock` gives seconds; nothing here ever waits, so every method is atomic."""
 
@@ -38,10 +31,10 @@ class MemoryStore:
         self._settings = settings or StoreSettings()
         self._clock = clock
         self._workers: dict[int, _Worker] = {}
-        self._sessions: dict[str, _Session] = {}
+        self._sessions = SessionTable(self._settings.idle_ttl_s, clock)
 
-    async def connect(self) -> None:
-        """Nothing to connect to."""
+    async def connect(self) -> bool:
+        return False
 
     async def close(self) -> None:
         """Nothing to give back."""
@@ -68,48 +61,23 @@ class MemoryStore:
         return build_view(((w.row, w.stats) for w in self._workers.values()), now, self._settings.stale_after_s)
 
     async def open_round(self, session: str) -> Opened:
-        view = await self.view()
-        known = self._live(session)
-        if known is None:
-            return Opened(None, b"", view)
-        self._touch(known)
-        opened = known.row
-        known.row = msgspec.structs.replace(opened, handle=None)
-        return Opened(msgspec.structs.replace(opened, version=known.row.version), known.ledger, view)
+        row, ledger = self._sessions.open(session)
+        return Opened(row, ledger, await self.view())
 
-    async def bind(self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None) -> SessionRow:
-        known = self._live(session)
-        if known is None:
-            known = self._sessions[session] = _Session(SessionRow(worker=worker, epoch=epoch), 0.0)
-            self._promise(worker, tokens)
-        elif known.row.epoch == replace:
-            known.row = SessionRow(worker=worker, epoch=epoch, round=known.row.round, version=known.row.version)
-            known.ledger = b""
-            self._promise(worker, tokens)
-        self._touch(known)
-        return msgspec.structs.replace(known.row, handle=None)
+    async def bind(
+        self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None, version: int = 0
+    ) -> SessionRow:
+        row, new = self._sessions.bind(session, worker, epoch, replace, version)
+        known = self._workers.get(worker)
+        if new and known is not None:
+            known.stats.promised += tokens
+        return row
 
     async def close_round(self, session: str, row: SessionRow, ledger: bytes | None) -> Handle | None:
-        known = self._live(session)
-        if known is None or known.row.epoch != row.epoch or row.version < known.closed:
-            return row.handle
-        if row.version == known.closed:
-            return None
-        old = known.row.handle
-        keep = row.handle is None and ledger is None
-        known.row = msgspec.structs.replace(
-            row, worker=known.row.worker, version=known.row.version, handle=old if keep else row.handle
-        )
-        known.closed = row.version
-        if ledger is not None:
-            known.ledger = ledger
-        known.expires_at = self._clock() + self._settings.idle_ttl_s
-        return None if keep else old
+        return self._sessions.close(session, row, ledger)
 
     async def end_session(self, session: str) -> SessionRow | None:
-        known = self._live(session)
-        self._sessions.pop(session, None)
-        return None if known is None else known.row
+        return self._sessions.end(session)
 
     async def enqueue(self, worker: int, entry: QueueEntry) -> None:
         known = self._workers.get(worker)
@@ -152,25 +120,8 @@ class MemoryStore:
             self._fold(known, now)
 
     async def sessions(self) -> int:
-        return sum(self._live(session) is not None for session in list(self._sessions))
+        return len(self._sessions)
 
     def _fold(self, worker: _Worker, now: float) -> None:
         worker.buckets = fresh(worker.buckets, now, self._settings.window_s)
         fold(worker.stats, worker.buckets)
-
-    def _live(self, session: str) -> _Session | None:
-        known = self._sessions.get(session)
-        if known is not None and known.expires_at <= self._clock():
-            del self._sessions[session]
-            return None
-        return known
-
-    def _touch(self, session: _Session) -> None:
-        """A new opening: its own version, and a full idle time."""
-        session.row = msgspec.structs.replace(session.row, version=session.row.version + 1)
-        session.expires_at = self._clock() + self._settings.idle_ttl_s
-
-    def _promise(self, worker: int, tokens: int) -> None:
-        known = self._workers.get(worker)
-        if known is not None:
-            known.stats.promised += tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -37,15 +38,20 @@ class RedisStore:
         self._prefix = f"{{ampd:{graph}}}"
         self._load = f"{self._prefix}:load"
         self._idle_ms = max(1, round(self._settings.idle_ttl_s * 1000))
+        self._incarnation: str | None = None
         self._background: dict[object, asyncio.Task[None]] = {}
 
-    async def connect(self) -> None:
-        found = await self._client.connect(f"{self._prefix}:schema", SCHEMA)
-        if found != str(SCHEMA).encode():
+    async def connect(self) -> bool:
+        found = await self._client.connect(f"{self._prefix}:schema", f"{SCHEMA} {uuid.uuid4().hex}")
+        schema = found.partition(" ")[0]
+        if schema != str(SCHEMA):
             raise SetupError(
-                f"state.url {self._client.where}: graph {self._graph!r} holds state of schema {found.decode(errors='replace')}, "
-                f"this ampd speaks {SCHEMA}; delete the keys {self._prefix}:* when the other has stopped, or rename the graph"
+                f"state.url {self._client.where}: graph {self._graph!r} holds state of schema {schema}, this ampd speaks {SCHEMA}; "
+                f"delete the keys {self._prefix}:* when the other has stopped, or rename the graph"
             )
+        lost = self._incarnation not in (None, found)
+        self._incarnation = found
+        return lost
 
     async def close(self) -> None:
         if self._background:
@@ -101,9 +107,11 @@ class RedisStore:
     async def _restore(self, session: str, row: SessionRow) -> None:
         await self.close_round(session, row, None)
 
-    async def bind(self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None) -> SessionRow:
+    async def bind(
+        self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None, version: int = 0
+    ) -> SessionRow:
         keys = (self._load, self._session_key(session))
-        values = await self._client.run("bind", keys, (worker, epoch, tokens, replace or "", self._idle_ms))
+        values = await self._client.run("bind", keys, (worker, epoch, tokens, replace or "", self._idle_ms, version))
         names = (b"worker", b"epoch", b"round", b"version", b"tokens", b"derived")
         row = _session({name: value for name, value in zip(names, values, strict=True) if value is not None})
         if row is None:

@@ -12,6 +12,7 @@ from state_samples import SETTINGS
 from ampd.state.base import StateStore
 from ampd.state.memory import MemoryStore
 from ampd.state.redis_store import RedisStore
+from ampd.state.resilient import ResilientStore
 from ampd.state.settings import StoreSettings
 
 _graphs = itertools.count()
@@ -26,7 +27,7 @@ def redis_server() -> Iterator[RedisServer]:
         server.stop()
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "resilient"])
 async def make_store(
     request: pytest.FixtureRequest, redis_server: RedisServer
 ) -> AsyncIterator[Callable[[StoreSettings], StateStore]]:
@@ -39,6 +40,8 @@ async def make_store(
             store = MemoryStore(settings)
         else:
             store = RedisStore(redis_server.url, None, f"test-{next(_graphs)}", settings)
+            if request.param == "resilient":
+                store = ResilientStore(store, settings)
         made.append(store)
         return store
 

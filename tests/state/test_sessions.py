@@ -99,6 +99,19 @@ async def test_closing_twice_releases_nothing(store: StateStore) -> None:
     assert opened.session.handle == row.handle
 
 
+async def test_a_session_that_was_lost_goes_on_counting(store: StateStore) -> None:
+    row = await store.bind("s", BIG, "e1", 0, version=40)
+    assert row.version == 41
+    assert await store.close_round("s", replace(row, version=50, handle=handle("old")), b"l") is None
+    opened = (await store.open_round("s")).session
+    assert opened is not None
+    assert opened.version > 50
+    assert await store.close_round("s", replace(opened, handle=handle("new")), b"l") is None
+    again = (await store.open_round("s")).session
+    assert again is not None
+    assert again.handle == handle("new")
+
+
 async def test_an_unused_handle_is_given_back(store: StateStore) -> None:
     row = await closed_round(store)
     opened = (await store.open_round("s")).session

@@ -1,0 +1,241 @@
+"""A StateStore that goes on when the one below it does not answer (invariant 5 of the design).
+
+While the store is away, decisions are made on the last view and on this process's own copies of its sessions, each call served so
+is counted, and the store is tried again in the background. When it answers, what changed meanwhile is written back, or everything
+if it came back empty; the first writer wins. Copies are safe to use: the worker that owns a handle refuses to have it used twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from msgspec.structs import replace as changed
+
+from ampd.errors import SetupError, StateError
+from ampd.messages import Handle
+from ampd.policy.types import ClusterView, WorkerView
+from ampd.state.base import Opened, QueueEntry, Sample, SessionRow, StateStore, WorkerRow
+from ampd.state.session_table import SessionTable
+from ampd.state.settings import StoreSettings
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 1.0
+_JOURNAL = 10_000
+
+
+class ResilientStore:
+    """Wraps `inner`. `degraded` counts the calls served without it; `away` tells whether it is out of reach now."""
+
+    def __init__(self, inner: StateStore, settings: StoreSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.degraded = 0
+        self.away = False
+        self._inner = inner
+        self._settings = settings
+        self._clock = clock
+        self._view = ClusterView()
+        self._complete_at = float("-inf")  # when every live worker has had time for a heartbeat
+        self._promised: Counter[int] = Counter()
+        self._copies = SessionTable(settings.idle_ttl_s, clock)
+        self._unwritten: set[str] = set()  # sessions changed while the store was away
+        self._rows: dict[int, WorkerRow] = {}
+        self._dequeued: deque[tuple[int, str, Sequence[str]]] = deque(maxlen=_JOURNAL)
+        self._recovery: asyncio.Task[None] | None = None
+
+    async def connect(self) -> bool:
+        return await self._inner.connect()
+
+    async def close(self) -> None:
+        if self._recovery is not None:
+            self._recovery.cancel()
+            await asyncio.gather(self._recovery, return_exceptions=True)
+        await self._inner.close()
+
+    async def put_worker(self, row: WorkerRow) -> None:
+        self._rows[row.id] = row
+        await self._try(lambda: self._inner.put_worker(row), lambda: None)
+
+    async def remove_worker(self, worker: int) -> None:
+        self._rows.pop(worker, None)
+        await self._try(lambda: self._inner.remove_worker(worker), lambda: None)
+
+    async def view(self) -> ClusterView:
+        async def below() -> ClusterView:
+            return await self._accept(await self._inner.view())
+
+        return await self._try(below, self._last_view)
+
+    async def open_round(self, session: str) -> Opened:
+        async def below() -> Opened:
+            opened = await self._inner.open_round(session)
+            view = await self._accept(opened.view)
+            if opened.session is not None:
+                self._copies.adopt(session, changed(opened.session, handle=None), opened.ledger)
+            elif self._copies.get(session) is not None:
+                await self._check_lost()
+                self._copies.end(session)  # it was ended by another process
+            return Opened(opened.session, opened.ledger, view)
+
+        def here() -> Opened:
+            self._unwritten.add(session)
+            row, ledger = self._copies.open(session)
+            return Opened(row, ledger, self._last_view())
+
+        return await self._try(below, here)
+
+    async def bind(
+        self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None, version: int = 0
+    ) -> SessionRow:
+        async def below() -> SessionRow:
+            row = await self._inner.bind(session, worker, epoch, tokens, replace=replace, version=version)
+            self._copies.adopt(session, row, None)
+            return row
+
+        def here() -> SessionRow:
+            self._unwritten.add(session)
+            self._promised[worker] += tokens
+            return self._copies.bind(session, worker, epoch, replace, version)[0]
+
+        return await self._try(below, here)
+
+    async def close_round(self, session: str, row: SessionRow, ledger: bytes | None) -> Handle | None:
+        async def below() -> Handle | None:
+            unused = await self._inner.close_round(session, row, ledger)
+            if unused is None or unused != row.handle:
+                self._copies.close(session, row, ledger)
+            return unused
+
+        def here() -> Handle | None:
+            self._unwritten.add(session)
+            return self._copies.close(session, row, ledger)
+
+        return await self._try(below, here)
+
+    async def end_session(self, session: str) -> SessionRow | None:
+        async def below() -> SessionRow | None:
+            row = await self._inner.end_session(session)
+            self._copies.end(session)
+            return row
+
+        def here() -> SessionRow | None:
+            self._unwritten.add(session)
+            return self._copies.end(session)
+
+        return await self._try(below, here)
+
+    async def enqueue(self, worker: int, entry: QueueEntry) -> None:
+        await self._try(lambda: self._inner.enqueue(worker, entry), lambda: None)
+
+    async def dequeue(self, worker: int, task: str, postponed: Sequence[str] = ()) -> None:
+        await self._try(
+            lambda: self._inner.dequeue(worker, task, postponed), lambda: self._dequeued.append((worker, task, postponed))
+        )
+
+    async def queue(self, worker: int) -> list[QueueEntry]:
+        return await self._try(lambda: self._inner.queue(worker), list)
+
+    async def observe(self, samples: Sequence[Sample]) -> None:
+        await self._try(lambda: self._inner.observe(samples), lambda: None)
+
+    async def sessions(self) -> int:
+        return await self._try(self._inner.sessions, lambda: len(self._copies))
+
+    async def _try(self, below: Callable[[], Awaitable[T]], here: Callable[[], T]) -> T:
+        """One call: by the store below, or here while that is away."""
+        if not self.away:
+            try:
+                return await below()
+            except StateError as e:
+                self._leave(str(e))
+        self.degraded += 1
+        return here()
+
+    def _leave(self, why: str) -> None:
+        if not self.away:
+            self.away = True
+            log.warning("state store away, serving from the last view and own sessions: %s", why)
+            self._recovery = asyncio.create_task(self._recover(self._clock(), self.degraded))
+
+    async def _accept(self, view: ClusterView) -> ClusterView:
+        """Make a view from the store the last one. After an outage it lacks the workers whose next heartbeat is still to come."""
+        if self._clock() < self._complete_at:
+            view = ClusterView(_union(view.prefill, self._view.prefill), _union(view.decode, self._view.decode))
+        elif not view.decode and self._view.decode:
+            await self._check_lost()
+        self._view = view
+        return view
+
+    def _last_view(self) -> ClusterView:
+        decode = [changed(w, kv_promised=w.kv_promised + self._promised[w.id]) for w in self._view.decode]
+        return ClusterView(self._view.prefill, decode)
+
+    async def _check_lost(self) -> None:
+        """Raise StateError if the store restarted empty without a call noticing."""
+        if await self._reconnect():
+            raise StateError("the store came back empty")
+
+    async def _reconnect(self) -> bool:
+        try:
+            lost = await self._inner.connect()
+        except SetupError as e:
+            raise StateError(str(e)) from e
+        if lost:
+            self._unwritten.update(self._copies.keys())
+        return lost
+
+    async def _recover(self, since: float, degraded: int) -> None:
+        """Try again until the store answers, then write back."""
+        wait_s = _FIRST_RETRY_S
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LAST_RETRY_S)
+            try:
+                await self._reconnect()
+                await self._write_back()
+                break
+            except StateError:
+                continue
+        self._promised.clear()
+        self._complete_at = self._clock() + self._settings.stale_after_s
+        self.away = False
+        log.warning(
+            "state store back after %.1f s; %d calls were served without it", self._clock() - since, self.degraded - degraded
+        )
+
+    async def _write_back(self) -> None:
+        for row in list(self._rows.values()):
+            await self._inner.put_worker(row)
+        while self._dequeued:
+            await self._inner.dequeue(*self._dequeued[0])
+            self._dequeued.popleft()
+        while self._unwritten:
+            session = self._unwritten.pop()
+            try:
+                await self._write_back_session(session)
+            except StateError:
+                self._unwritten.add(session)
+                raise
+
+    async def _write_back_session(self, session: str) -> None:
+        """Bind as here unless somebody else has bound it; store what is known here unless a later opening has closed there."""
+        known = self._copies.get(session)
+        if known is None:
+            await self._inner.end_session(session)
+            return
+        row, ledger, closed = known.row, known.ledger, known.closed
+        stands = await self._inner.bind(session, row.worker, row.epoch, 0, version=row.version)
+        if stands.epoch != row.epoch:
+            self._copies.adopt(session, stands, b"")
+        elif closed >= 0:
+            await self._inner.close_round(session, changed(row, version=closed), ledger)
+
+
+def _union(fresh: Sequence[WorkerView], last: Sequence[WorkerView]) -> list[WorkerView]:
+    known = {w.id for w in fresh}
+    return [*fresh, *(w for w in last if w.id not in known)]

@@ -1,0 +1,112 @@
+"""Sessions in this process's memory: the rules of `StateStore` about bindings, openings and handles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace as changed
+
+from ampd.messages import Handle
+from ampd.state.base import SessionRow
+
+
+@dataclass(slots=True)
+class StoredSession:
+    """A session as it is kept: `row.version` is the last opening's, `closed` that of the last opening that closed."""
+
+    row: SessionRow
+    ledger: bytes = b""
+    closed: int = -1
+    expires_at: float = 0.0
+
+
+class SessionTable:
+    """Sessions by key, in the order of their last use; those idle for `idle_ttl_s` seconds of `clock` are dropped."""
+
+    def __init__(self, idle_ttl_s: float, clock: Callable[[], float]) -> None:
+        self._idle_ttl_s = idle_ttl_s
+        self._clock = clock
+        self._sessions: dict[str, StoredSession] = {}
+
+    def __len__(self) -> int:
+        self._expire()
+        return len(self._sessions)
+
+    def keys(self) -> list[str]:
+        self._expire()
+        return list(self._sessions)
+
+    def get(self, session: str) -> StoredSession | None:
+        self._expire()
+        return self._sessions.get(session)
+
+    def open(self, session: str) -> tuple[SessionRow | None, bytes]:
+        """The session and its ledger; the handle goes to this caller alone, the version numbers this opening."""
+        known = self.get(session)
+        if known is None:
+            return None, b""
+        opened = changed(known.row, version=known.row.version + 1)
+        known.row = changed(opened, handle=None)
+        self._use(session, known)
+        return opened, known.ledger
+
+    def bind(self, session: str, worker: int, epoch: str, replace: str | None, version: int) -> tuple[SessionRow, bool]:
+        """The binding that stands, and whether it is a new one."""
+        known = self.get(session)
+        new = known is None or known.row.epoch == replace
+        if known is None:
+            known = StoredSession(SessionRow(worker=worker, epoch=epoch))
+        elif new:
+            known.row = SessionRow(worker=worker, epoch=epoch, round=known.row.round, version=known.row.version)
+            known.ledger = b""
+        known.row = changed(known.row, version=max(known.row.version, version) + 1)
+        self._use(session, known)
+        return changed(known.row, handle=None), new
+
+    def close(self, session: str, row: SessionRow, ledger: bytes | None) -> Handle | None:
+        """Store a round's end. Returns the handle that nobody will use."""
+        known = self.get(session)
+        if known is None or known.row.epoch != row.epoch or row.version < known.closed:
+            return row.handle
+        if row.version == known.closed:
+            return None
+        old = known.row.handle
+        keep = row.handle is None and ledger is None
+        known.row = changed(
+            row, worker=known.row.worker, version=max(known.row.version, row.version), handle=old if keep else row.handle
+        )
+        known.closed = row.version
+        if ledger is not None:
+            known.ledger = ledger
+        self._use(session, known)
+        return None if keep else old
+
+    def end(self, session: str) -> SessionRow | None:
+        """Forget the session. Returns its last row."""
+        known = self.get(session)
+        self._sessions.pop(session, None)
+        return None if known is None else known.row
+
+    def adopt(self, session: str, row: SessionRow, ledger: bytes | None) -> None:
+        """Take over what another store says, as opened by `row.version`; None leaves the ledger."""
+        known = self.get(session) or StoredSession(row)
+        same = known.row.epoch == row.epoch
+        known.ledger = ledger if ledger is not None else known.ledger if same else b""
+        known.closed = max(known.closed, row.version - 1) if same else row.version - 1
+        known.row = row
+        self._use(session, known)
+
+    def _use(self, session: str, known: StoredSession) -> None:
+        self._sessions.pop(session, None)
+        known.expires_at = self._clock() + self._idle_ttl_s
+        self._sessions[session] = known
+
+    def _expire(self) -> None:
+        """All idle times are equal, so the least recently used expires first."""
+        now = self._clock()
+        while self._sessions:
+            session = next(iter(self._sessions))
+            if self._sessions[session].expires_at > now:
+                return
+            del self._sessions[session]

@@ -1,0 +1,188 @@
+"""Redis stops, and comes back with or without what it held: serving goes on, is counted, and is written back."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import redis
+from msgspec.structs import replace
+from redis_server import RedisServer
+from state_samples import BIG, SETTINGS, entry, handle, worker
+
+from ampd.state.base import SessionRow
+from ampd.state.redis_store import RedisStore
+from ampd.state.resilient import ResilientStore
+
+_graphs = itertools.count()
+QUICK = dataclasses.replace(SETTINGS, deadline_s=1.0, stale_after_s=1.5, reap_after_s=60.0)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> AsyncIterator[RedisServer]:
+    server = RedisServer(tmp_path)
+    server.start()
+    yield server  # type: ignore[misc]
+    server.stop()
+
+
+@pytest.fixture
+async def connect(server: RedisServer) -> AsyncIterator[Callable[[], ResilientStore]]:
+    """Stores of one graph, each as in a process of its own."""
+    made: list[ResilientStore] = []
+    graph = f"resilient-{next(_graphs)}"
+
+    def make() -> ResilientStore:
+        made.append(ResilientStore(RedisStore(server.url, None, graph, QUICK), QUICK))
+        return made[-1]
+
+    yield make
+    for store in made:
+        await store.close()
+
+
+async def back(store: ResilientStore) -> None:
+    for _ in range(500):
+        if not store.away:
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("the store stayed away")
+
+
+async def opened(store: ResilientStore, session: str = "s") -> SessionRow:
+    row = (await store.open_round(session)).session
+    assert row is not None
+    return row
+
+
+async def first_round(store: ResilientStore, session: str = "s", ref: str = "pin-1") -> SessionRow:
+    await store.open_round(session)
+    row = replace(await store.bind(session, BIG, "e1", 10), round=1, handle=handle(ref))
+    assert await store.close_round(session, row, b"ledger-1") is None
+    return row
+
+
+async def test_rounds_go_on_without_redis(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
+    store = connect()
+    await store.connect()
+    await store.put_worker(worker(kv_free=1000))
+    await store.put_worker(worker(7, "prefill"))
+    await first_round(store)
+    await store.view()
+    assert store.degraded == 0
+    server.stop()
+
+    view = await store.view()
+    assert [w.id for w in (*view.decode, *view.prefill)] == [BIG, 7]
+    again = await store.open_round("s")
+    assert again.session is not None
+    assert (again.session.worker, again.session.handle, again.ledger) == (BIG, handle("pin-1"), b"ledger-1")
+    assert (await opened(store)).handle is None
+    assert await store.close_round("s", replace(again.session, round=2, handle=handle("pin-2")), b"ledger-2") is None
+    assert (await store.open_round("new")).session is None
+    bound = await store.bind("new", BIG, "e1", 300)
+    assert (await store.bind("new", 7, "x", 300)).worker == bound.worker == BIG
+    assert (await store.view()).decode[0].kv_promised >= 300
+    await store.put_worker(worker())
+    await store.enqueue(7, entry("a"))
+    await store.observe([])
+    assert await store.queue(7) == []
+    assert await store.sessions() == 2
+    assert store.away
+    assert store.degraded >= 10
+
+
+async def test_an_empty_redis_is_filled_again(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
+    one, other = connect(), connect()
+    await one.connect()
+    await other.connect()
+    await one.put_worker(worker())
+    await first_round(one, "known")
+    await first_round(one, "open")
+    flying = await opened(one, "open")
+    await first_round(one, "ended")
+    server.stop()
+    await one.view()
+    await other.view()
+    during = await opened(one, "known")
+    await one.close_round("known", replace(during, round=2, handle=handle("pin-2")), b"ledger-2")
+    await one.end_session("ended")
+    server.start()
+    await back(one)
+    await back(other)
+
+    assert [w.id for w in (await other.view()).decode] == [BIG]
+    found = await other.open_round("known")
+    assert found.session is not None
+    assert (found.session.worker, found.session.round, found.session.handle, found.ledger) == (BIG, 2, handle("pin-2"), b"ledger-2")
+    assert (await other.open_round("ended")).session is None
+    # A round that was under way closes as if nothing had happened.
+    assert await one.close_round("open", replace(flying, round=2, handle=handle("pin-3")), b"ledger-3") is None
+    assert (await opened(other, "open")).handle == handle("pin-3")
+    # So do the session's next rounds.
+    await one.close_round("known", replace(found.session, round=3, handle=handle("pin-4")), b"ledger-4")
+    assert (await opened(one, "known")).handle == handle("pin-4")
+
+
+async def test_a_restart_between_two_calls_is_noticed(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
+    store, late = connect(), connect()
+    await store.connect()
+    await late.connect()
+    await store.put_worker(worker())
+    await first_round(store, "s")
+    await first_round(store, "t")
+    await store.view()
+    await late.view()
+    server.stop()
+    server.start()
+    assert (await opened(store)).worker == BIG
+    await back(store)
+    assert (await late.open_round("t")).session is not None
+    assert [w.id for w in (await late.view()).decode] == [BIG]
+    await back(late)
+    assert (await opened(late, "s")).worker == BIG
+
+
+async def test_two_processes_never_end_with_two_bindings(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
+    one, other = connect(), connect()
+    for store in (one, other):
+        await store.connect()
+    server.stop()
+    assert (await one.bind("s", 1, "e1", 0)).worker == 1
+    assert (await other.bind("s", 2, "e2", 0)).worker == 2
+    server.start()
+    await back(one)
+    await back(other)
+    assert await opened(one) == replace(await opened(other), version=(await opened(one)).version - 2)
+
+
+async def test_a_redis_that_only_paused_keeps_its_own(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
+    store, other = connect(), connect()
+    await store.connect()
+    await other.connect()
+    await store.put_worker(worker())
+    await store.put_worker(worker(7, "prefill"))
+    await store.enqueue(7, entry("a"))
+    await first_round(store)
+    await first_round(store, "t")
+    await store.view()
+    admin = redis.Redis(unix_socket_path=str(server.socket))
+    admin.client_pause(2500)
+    await store.view()
+    assert store.away
+    await store.dequeue(7, "a")
+    during = await opened(store)
+    await store.close_round("s", replace(during, round=2, handle=handle("pin-2")), b"ledger-2")
+    assert (await opened(store, "t")).handle == handle("pin-1")
+    await back(store)
+    assert await store.queue(7) == []
+    assert [w.id for w in (await store.view()).decode] == [BIG]
+    found = await opened(other)
+    assert (found.round, found.handle) == (2, handle("pin-2"))
+    served = store.degraded
+    await store.view()
+    assert store.degraded == served
