@@ -137,3 +137,24 @@ async def test_cutting_a_round_leaves_other_sessions_alone(cluster: SimCluster, 
     for name in "bcd":
         assert (await running[name]).ampd["l_hist"] == 24
     await driver.check_clean(*"abcd")
+
+
+async def test_a_transfer_under_way_keeps_its_source(cluster: SimCluster, store: StateStore) -> None:
+    """The client goes away while the decode worker reads: the prefill worker's pin must outlive the read."""
+    driver = Driver(cluster, store, make_graph(policy={"force": ["remote"]}, transport={"read_grace_s": 0.5}))
+    for worker in holders(cluster, "decode"):
+        worker.hold("transferring")
+    caller = SimCaller()
+    running = asyncio.create_task(driver.round(ask(fresh_tokens(24)), caller))
+    await asyncio.wait(
+        [asyncio.create_task(w.reached["transferring"].wait()) for w in holders(cluster, "decode")], return_when="FIRST_COMPLETED"
+    )
+    caller.hang_up()
+    with pytest.raises(RoundCancelled):
+        await running
+    await driver.coordinator.drain(5.0)
+    assert len(cluster.pins()) == 1
+    for worker in holders(cluster, "decode"):
+        worker.let_go("transferring")
+    await driver.settle()
+    assert cluster.pins() == set()
