@@ -105,6 +105,8 @@ async def test_an_empty_redis_is_filled_again(connect: Callable[[], ResilientSto
     await first_round(one, "open")
     flying = await opened(one, "open")
     await first_round(one, "ended")
+    await first_round(one, "left")
+    left = await opened(one, "left")
     server.stop()
     await one.view()
     await other.view()
@@ -123,7 +125,11 @@ async def test_an_empty_redis_is_filled_again(connect: Callable[[], ResilientSto
     # A round that was under way closes as if nothing had happened.
     assert await one.close_round("open", replace(flying, round=2, handle=handle("pin-3")), b"ledger-3") is None
     assert (await opened(other, "open")).handle == handle("pin-3")
-    # So do the session's next rounds.
+    # One that a later round has overtaken is refused.
+    later = await opened(other, "left")
+    assert await other.close_round("left", replace(later, round=3, handle=handle("pin-5")), b"ledger-3") is None
+    assert await one.close_round("left", replace(left, round=2, handle=handle("pin-6")), b"ledger-2") == handle("pin-6")
+    # The session's next rounds go on.
     await one.close_round("known", replace(found.session, round=3, handle=handle("pin-4")), b"ledger-4")
     assert (await opened(one, "known")).handle == handle("pin-4")
 
@@ -134,17 +140,35 @@ async def test_a_restart_between_two_calls_is_noticed(connect: Callable[[], Resi
     await late.connect()
     await store.put_worker(worker())
     await first_round(store, "s")
-    await first_round(store, "t")
+    await first_round(late, "of late")
     await store.view()
     await late.view()
     server.stop()
     server.start()
     assert (await opened(store)).worker == BIG
     await back(store)
-    assert (await late.open_round("t")).session is not None
-    assert [w.id for w in (await late.view()).decode] == [BIG]
+    # Redis holds workers and sessions again, but not those of the other process.
+    assert (await opened(late, "of late")).worker == BIG
     await back(late)
-    assert (await opened(late, "s")).worker == BIG
+    assert (await opened(store, "of late")).worker == BIG
+
+
+async def test_workers_are_kept_until_their_next_heartbeat(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
+    worker_process, coordinator = connect(), connect()
+    for store in (worker_process, coordinator):
+        await store.connect()
+    await worker_process.put_worker(worker())
+    await coordinator.view()
+    server.stop()
+    server.start()
+    await asyncio.sleep(0.1)  # the connection learns of its end, so that the next call simply opens another
+    assert [w.id for w in (await coordinator.view()).decode] == [BIG]
+    await back(coordinator)
+    served = coordinator.degraded
+    assert [w.id for w in (await coordinator.view()).decode] == [BIG]
+    await asyncio.sleep(QUICK.stale_after_s + 0.1)
+    assert (await coordinator.view()).decode == []
+    assert coordinator.degraded == served
 
 
 async def test_two_processes_never_end_with_two_bindings(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
@@ -157,7 +181,8 @@ async def test_two_processes_never_end_with_two_bindings(connect: Callable[[], R
     server.start()
     await back(one)
     await back(other)
-    assert await opened(one) == replace(await opened(other), version=(await opened(one)).version - 2)
+    server.stop()  # what each knows by itself
+    assert (await opened(one)).epoch == (await opened(other)).epoch
 
 
 async def test_a_redis_that_only_paused_keeps_its_own(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
@@ -177,8 +202,11 @@ async def test_a_redis_that_only_paused_keeps_its_own(connect: Callable[[], Resi
     await store.dequeue(7, "a")
     during = await opened(store)
     await store.close_round("s", replace(during, round=2, handle=handle("pin-2")), b"ledger-2")
-    assert (await opened(store, "t")).handle == handle("pin-1")
+    ended = await store.end_session("t")
+    assert ended is not None
+    assert ended.handle == handle("pin-1")
     await back(store)
+    assert await other.sessions() == 1
     assert await store.queue(7) == []
     assert [w.id for w in (await store.view()).decode] == [BIG]
     found = await opened(other)
