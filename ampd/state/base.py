@@ -52,11 +52,13 @@ class Opened:
     """A round's opening: the session as it stands (None: not bound yet), its ledger, and the cluster, read in one trip.
 
     The handle in `session` is this caller's alone: opening takes it out of the store.
+    `degraded`: the store did not answer, these are this process's own copies.
     """
 
     session: SessionRow | None
     ledger: bytes
     view: ClusterView
+    degraded: bool = False
 
 
 class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -117,12 +119,18 @@ class StateStore(Protocol):
     async def bind(
         self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None, version: int = 0
     ) -> SessionRow:
-        """Bind and promise `tokens` of room; first writer wins. Returns the effective binding, never with a handle.
+        """Bind and promise `tokens` of room; first writer wins. Returns the effective binding.
 
-        The returned row's version is above `version`: a session that the store has lost goes on counting where it was.
+        `replace` names the epoch of a dead binding that may be overwritten (a rebinding, which forgets the ledger); any other
+        binding stands. The row carries a handle only if the rebinding displaced one, which the caller releases.
+        Its version is above `version`, and above those of any ended session of the same name.
+        """
 
-        `replace` names the epoch of a dead binding that may be overwritten (a rebinding, which forgets ledger and handle); any
-        other binding stands.
+    async def restore(self, session: str, row: SessionRow, ledger: bytes, closed: int) -> SessionRow:
+        """Put back what a store that lost a session (or missed its last rounds) held of it: the first writer's binding stands.
+
+        `row.version` is the number of the last opening, `closed` of the last that closed: what a later one stored stays.
+        Returns the effective binding, without handle.
         """
 
     async def close_round(self, session: str, row: SessionRow, ledger: bytes | None) -> Handle | None:

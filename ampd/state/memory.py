@@ -73,6 +73,9 @@ class MemoryStore:
             known.stats.promised += tokens
         return row
 
+    async def restore(self, session: str, row: SessionRow, ledger: bytes, closed: int) -> SessionRow:
+        return self._sessions.restore(session, row, ledger, closed)
+
     async def close_round(self, session: str, row: SessionRow, ledger: bytes | None) -> Handle | None:
         return self._sessions.close(session, row, ledger)
 

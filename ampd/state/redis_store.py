@@ -111,12 +111,12 @@ class RedisStore:
         self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None, version: int = 0
     ) -> SessionRow:
         keys = (self._load, self._session_key(session))
-        values = await self._client.run("bind", keys, (worker, epoch, tokens, replace or "", self._idle_ms, version))
-        names = (b"worker", b"epoch", b"round", b"version", b"tokens", b"derived")
-        row = _session({name: value for name, value in zip(names, values, strict=True) if value is not None})
-        if row is None:
-            raise StateError(f"Redis at {self._client.where}: session {session} vanished while it was bound")
-        return row
+        return _bound(await self._client.run("bind", keys, (worker, epoch, tokens, replace or "", self._idle_ms, version)))
+
+    async def restore(self, session: str, row: SessionRow, ledger: bytes, closed: int) -> SessionRow:
+        handle = b"" if row.handle is None else _pack(row.handle)
+        known = (row.worker, row.epoch, row.version, closed, row.round, row.tokens, int(row.derived), handle, ledger, self._idle_ms)
+        return _bound(await self._client.run("restore", (self._session_key(session),), known))
 
     async def close_round(self, session: str, row: SessionRow, ledger: bytes | None) -> Handle | None:
         handle = b"" if row.handle is None else _pack(row.handle)
@@ -181,6 +181,14 @@ class RedisStore:
 
 def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _bound(values: Sequence[bytes | None]) -> SessionRow:
+    """The row of a session that is there for certain."""
+    names = (b"worker", b"epoch", b"round", b"version", b"tokens", b"derived", b"handle")
+    row = _session({name: value for name, value in zip(names, values, strict=False) if value is not None})
+    assert row is not None
+    return row
 
 
 def _session(fields: dict[bytes, bytes]) -> SessionRow | None:

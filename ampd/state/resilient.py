@@ -85,7 +85,7 @@ class ResilientStore:
         def here() -> Opened:
             self._unwritten.add(session)
             row, ledger = self._copies.open(session)
-            return Opened(row, ledger, self._last_view())
+            return Opened(row, ledger, self._last_view(), degraded=True)
 
         return await self._try(below, here)
 
@@ -94,13 +94,23 @@ class ResilientStore:
     ) -> SessionRow:
         async def below() -> SessionRow:
             row = await self._inner.bind(session, worker, epoch, tokens, replace=replace, version=version)
-            self._copies.adopt(session, row, None)
+            self._copies.adopt(session, changed(row, handle=None), None)
             return row
 
         def here() -> SessionRow:
             self._unwritten.add(session)
             self._promised[worker] += tokens
             return self._copies.bind(session, worker, epoch, replace, version)[0]
+
+        return await self._try(below, here)
+
+    async def restore(self, session: str, row: SessionRow, ledger: bytes, closed: int) -> SessionRow:
+        async def below() -> SessionRow:
+            return await self._inner.restore(session, row, ledger, closed)
+
+        def here() -> SessionRow:
+            self._unwritten.add(session)
+            return self._copies.restore(session, row, ledger, closed)
 
         return await self._try(below, here)
 
@@ -223,17 +233,14 @@ class ResilientStore:
                 raise
 
     async def _write_back_session(self, session: str) -> None:
-        """Bind as here unless somebody else has bound it; store what is known here unless a later opening has closed there."""
         known = self._copies.get(session)
         if known is None:
             await self._inner.end_session(session)
             return
-        row, ledger, closed = known.row, known.ledger, known.closed
-        stands = await self._inner.bind(session, row.worker, row.epoch, 0, version=row.version)
+        row = known.row
+        stands = await self._inner.restore(session, row, known.ledger, known.closed)
         if stands.epoch != row.epoch:
             self._copies.adopt(session, stands, b"")
-        elif closed >= 0:
-            await self._inner.close_round(session, changed(row, version=closed), ledger)
 
 
 def _union(fresh: Sequence[WorkerView], last: Sequence[WorkerView]) -> list[WorkerView]:

@@ -52,17 +52,34 @@ class SessionTable:
         return opened, known.ledger
 
     def bind(self, session: str, worker: int, epoch: str, replace: str | None, version: int) -> tuple[SessionRow, bool]:
-        """The binding that stands, and whether it is a new one."""
+        """The binding that stands (with a handle only if it displaced that), and whether it is a new one.
+
+        Versions of a new session start at the time, above all those of an ended session of that name: its late closes lose.
+        """
         known = self.get(session)
         new = known is None or known.row.epoch == replace
+        displaced = None
         if known is None:
-            known = StoredSession(SessionRow(worker=worker, epoch=epoch))
+            start = max(int(self._clock() * 1e6), version)
+            known = StoredSession(SessionRow(worker=worker, epoch=epoch, version=start), closed=start)
         elif new:
+            displaced = known.row.handle
             known.row = SessionRow(worker=worker, epoch=epoch, round=known.row.round, version=known.row.version)
             known.ledger = b""
         known.row = changed(known.row, version=max(known.row.version, version) + 1)
         self._use(session, known)
-        return changed(known.row, handle=None), new
+        return changed(known.row, handle=displaced), new
+
+    def restore(self, session: str, row: SessionRow, ledger: bytes, closed: int) -> SessionRow:
+        """Put back a session that was lost. Returns the binding that stands."""
+        known = self.get(session) or StoredSession(changed(row, handle=None))
+        if known.row.epoch == row.epoch:
+            version = max(known.row.version, row.version)
+            if closed > known.closed:
+                known.row, known.ledger, known.closed = row, ledger, closed
+            known.row = changed(known.row, version=version)
+            self._use(session, known)
+        return changed(known.row, handle=None)
 
     def close(self, session: str, row: SessionRow, ledger: bytes | None) -> Handle | None:
         """Store a round's end. Returns the handle that nobody will use."""

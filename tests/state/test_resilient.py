@@ -80,6 +80,7 @@ async def test_rounds_go_on_without_redis(connect: Callable[[], ResilientStore],
     assert [w.id for w in (*view.decode, *view.prefill)] == [BIG, 7]
     again = await store.open_round("s")
     assert again.session is not None
+    assert again.degraded
     assert (again.session.worker, again.session.handle, again.ledger) == (BIG, handle("pin-1"), b"ledger-1")
     assert (await opened(store)).handle is None
     assert await store.close_round("s", replace(again.session, round=2, handle=handle("pin-2")), b"ledger-2") is None

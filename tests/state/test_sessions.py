@@ -45,9 +45,9 @@ async def test_only_a_dead_binding_is_replaced(store: StateStore) -> None:
     other = await store.bind("s", 2, "e2", 10, replace="not-e1")
     assert (other.worker, other.epoch, other.round) == (BIG, "e1", 1)
     moved = await store.bind("s", 2, "e2", 10, replace="e1")
-    assert (moved.worker, moved.epoch, moved.round, moved.tokens) == (2, "e2", 1, 0)
+    assert (moved.worker, moved.epoch, moved.round, moved.tokens, moved.handle) == (2, "e2", 1, 0, handle())
     again = await store.bind("s", 3, "e3", 10, replace="e1")
-    assert (again.worker, again.epoch) == (2, "e2")
+    assert (again.worker, again.epoch, again.handle) == (2, "e2", None)
     opened = await store.open_round("s")
     assert opened.session is not None
     assert (opened.session.handle, opened.ledger) == (None, b"")
@@ -99,17 +99,45 @@ async def test_closing_twice_releases_nothing(store: StateStore) -> None:
     assert opened.session.handle == row.handle
 
 
-async def test_a_session_that_was_lost_goes_on_counting(store: StateStore) -> None:
-    row = await store.bind("s", BIG, "e1", 0, version=40)
-    assert row.version == 41
-    assert await store.close_round("s", replace(row, version=50, handle=handle("old")), b"l") is None
-    opened = (await store.open_round("s")).session
-    assert opened is not None
-    assert opened.version > 50
-    assert await store.close_round("s", replace(opened, handle=handle("new")), b"l") is None
-    again = (await store.open_round("s")).session
-    assert again is not None
-    assert again.handle == handle("new")
+async def test_a_late_close_of_an_ended_session_does_not_touch_its_namesake(store: StateStore) -> None:
+    old = await closed_round(store)
+    for _ in range(50):
+        old = replace(old, version=(await store.open_round("s")).session.version)  # type: ignore[union-attr]
+    await store.end_session("s")
+    row = await store.bind("s", BIG, "e1", 0)
+    assert await store.close_round("s", replace(old, handle=handle("old")), b"old") == handle("old")
+    assert await store.close_round("s", replace(row, round=1, handle=handle("new")), b"new") is None
+    assert await store.close_round("s", replace(old, handle=handle("old")), b"old") == handle("old")
+    found = await store.open_round("s")
+    assert found.session is not None
+    assert (found.session.handle, found.ledger) == (handle("new"), b"new")
+
+
+async def test_a_lost_session_is_restored_and_goes_on_counting(store: StateStore) -> None:
+    lost = SessionRow(worker=BIG, epoch="e1", round=5, version=50, tokens=64, handle=handle(), derived=True)
+    stands = await store.restore("s", lost, b"ledger", 48)
+    assert stands == replace(lost, handle=None)
+    flying = replace(lost, version=49, round=6, handle=handle("flying"))
+    assert await store.close_round("s", flying, b"flying") == handle()
+    found = await store.open_round("s")
+    assert found.session is not None
+    assert found.session.version > 50
+    assert (found.session.handle, found.session.round, found.ledger) == (handle("flying"), 6, b"flying")
+
+
+async def test_restoring_changes_nothing_that_is_newer_or_of_another_binding(store: StateStore) -> None:
+    row = await closed_round(store)
+    older = replace(row, round=9, handle=handle("older"))
+    await store.restore("s", older, b"older", row.version)
+    stands = await store.restore("s", SessionRow(worker=2, epoch="e2", version=2**50), b"other", 2**50)
+    assert (stands.worker, stands.epoch) == (BIG, "e1")
+    found = await store.open_round("s")
+    assert found.session is not None
+    assert (found.session.round, found.session.handle, found.ledger) == (1, row.handle, b"ledger")
+    await store.restore("s", replace(row, round=7, handle=handle("newer")), b"newer", row.version + 1)
+    found = await store.open_round("s")
+    assert found.session is not None
+    assert (found.session.round, found.session.handle, found.ledger) == (7, handle("newer"), b"newer")
 
 
 async def test_an_unused_handle_is_given_back(store: StateStore) -> None:

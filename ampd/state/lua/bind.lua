@@ -1,7 +1,15 @@
 -- KEYS load, session   ARGV worker, epoch, tokens, epoch that may be replaced ('' = none), idle_ms, least version
-local worker, epoch, tokens, replace = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local bound = redis.call('HGET', KEYS[2], 'epoch')
-if not bound or (replace ~= '' and bound == replace) then
+-- Versions of a new session start at the time, above all those of a session of that name that has ended: its late closes lose.
+local worker, epoch, tokens, replace, least = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[6])
+local known = redis.call('HMGET', KEYS[2], 'epoch', 'version', 'handle')
+local version, displaced = tonumber(known[2] or '0'), false
+local replaced = known[1] and replace ~= '' and known[1] == replace
+if not known[1] then
+  version = math.max(math.floor(now() * 1e6), least)
+  redis.call('HSET', KEYS[2], 'closed', whole(version))
+end
+if not known[1] or replaced then
+  displaced = known[3]
   redis.call('HDEL', KEYS[2], 'ledger', 'handle', 'tokens', 'derived')
   redis.call('HSET', KEYS[2], 'worker', worker, 'epoch', epoch)
   local stats = read_stats(KEYS[1], worker)
@@ -10,7 +18,8 @@ if not bound or (replace ~= '' and bound == replace) then
     write_stats(KEYS[1], worker, stats)
   end
 end
-local version = math.max(tonumber(redis.call('HGET', KEYS[2], 'version') or '0'), tonumber(ARGV[6])) + 1
-redis.call('HSET', KEYS[2], 'version', version)
+redis.call('HSET', KEYS[2], 'version', whole(math.max(version, least) + 1))
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
-return redis.call('HMGET', KEYS[2], 'worker', 'epoch', 'round', 'version', 'tokens', 'derived')
+local row = redis.call('HMGET', KEYS[2], 'worker', 'epoch', 'round', 'version', 'tokens', 'derived')
+row[#row + 1] = displaced
+return row

@@ -7,6 +7,11 @@ local function now()
   return tonumber(time[1]) + tonumber(time[2]) / 1e6
 end
 
+-- Redis would write a number of more than 14 digits as a float.
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
 local function read_stats(load, worker)
   local raw = redis.call('HGET', load, worker .. ':s')
   return raw and cmsgpack.unpack(raw)
