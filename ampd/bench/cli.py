@@ -65,6 +65,7 @@ def text(
             done, summary = await run_text(target, scripts, options, console)
         # The graph is down by now if it was ours: the reference has the machine to itself.
         if compare:
+            console.print(f"{summary.answered} of {summary.rounds} rounds answered by the graph in {summary.seconds:.1f} s")
             took = summary.seconds
             summary = replace(await run_reference(target.graph, target.model, scripts, options, console, done), seconds=took)
         print_report(console, done, summary)
@@ -82,7 +83,7 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except AmpdError as e:
-        click.echo(f"error: {e}", err=True)
+        click.echo(f"ampd: {e}", err=True)
         sys.exit(2)
 
 

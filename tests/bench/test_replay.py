@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ampd.bench.replay import Replayed, Script, compare, judge
 from ampd.bench.rounds import RoundFacts, RoundResult
 from ampd.bench.text_report import summarize
@@ -40,14 +42,21 @@ def test_nobody_knows_the_truth_after_a_failure() -> None:
     assert summarize(rounds, 1.0).ok is False
 
 
-def test_differing_tokens_or_text_or_a_failed_reference_differ() -> None:
-    rounds = _rounds([_result(n, [n]) for n in range(1, 5)], [[1]] * 4)
-    other_text = _result(3, [3])
-    other_text.text = "?"
-    compare(rounds, [[_result(1, [1]), _result(2, [9]), other_text, _result(4, [], error="HTTP 500")]])
+def test_other_tokens_or_a_failure_on_either_side_differ() -> None:
+    rounds = _rounds([_result(n, [n], error="cut" if n == 4 else None) for n in range(1, 5)], [[1]] * 4)
+    compare(rounds, [[_result(1, [1]), _result(2, [9]), _result(3, [3], error="HTTP 500"), _result(4, [4])]])
     assert [r.differs for r in rounds] == [False, True, True, True]
     summary = summarize(rounds, 1.0)
     assert (summary.compared, summary.differing, summary.ok) == (4, 3, False)
+
+
+@pytest.mark.parametrize(("mine", "other", "differs"), [([1], [1], False), ([], [1], True), ([1], [], True)])
+def test_texts_count_only_without_token_ids(mine: list[int], other: list[int], differs: bool) -> None:
+    one, two = _result(1, mine), _result(1, other)
+    one.text, two.text = "half a char \ufffd", "half a char "
+    rounds = _rounds([one], [[1]])
+    compare(rounds, [[two]])
+    assert rounds[0].differs is differs
 
 
 def test_equal_answers_are_ok() -> None:

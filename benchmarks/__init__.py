@@ -1,0 +1,1 @@
+"""Measurements of a running graph: `python -m benchmarks.NAME`."""
