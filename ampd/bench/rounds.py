@@ -37,11 +37,11 @@ class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRequest:
-    """One round to send: a raw `prompt`, or chat `messages`. Decoding is greedy."""
+    """One round to send: a raw `prompt` (text or token ids), or chat `messages`. Decoding is greedy."""
 
     number: int
     max_tokens: int
-    prompt: str | None = None
+    prompt: str | list[int] | None = None
     messages: list[dict[str, Any]] | None = None
     session: str | None = None
     final: bool = False
