@@ -6,7 +6,6 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 
 import msgspec
 
@@ -26,27 +25,23 @@ log = logging.getLogger(__name__)
 
 
 class Opening:
-    """Opens rounds. While the store does not answer, sessions are served from the last view, without history or pins."""
+    """Opens rounds."""
 
     def __init__(self, store: StateStore, quarantine: Quarantine, block_size: int, wall: Callable[[], float] = time.time) -> None:
         self._store, self._quarantine, self._block_size, self._wall = store, quarantine, block_size, wall
-        self._last_view = ClusterView()
-        self.degraded_rounds = 0
 
     async def open(self, ask: Ask, key: SessionKey | None, arrived_at: float) -> Round:
         """Open a round: one trip to the store, a second one when the session is bound in it.
 
-        Raises NoWorkers when no decode worker can take it. No handle is lost then: the history goes back to the session.
+        Raises StateError, or NoWorkers when no decode worker can take it: no handle is lost then, it goes back to the session.
         """
-        opened, degraded = await self._read(key)
-        view = self._last_view = self._quarantine.healthy(opened.view)
+        opened = await self._store.open_round(key.id) if key is not None else Opened(None, b"", await self._store.view())
+        view = self._quarantine.healthy(opened.view)
         row = opened.session
         number = row.round + 1 if row is not None else 1
         try:
             if key is None:
                 bound, rebound, row = choose_decode(view, ask.room), None, None
-            elif degraded:
-                bound, rebound = _by_hash(view, key.id), None
             else:
                 row, bound, view, rebound = await self._bind(key, row, view, ask)
         except (NoWorkers, WorkerGone):
@@ -70,7 +65,7 @@ class Opening:
             bound=bound,
             history=measure(opened.ledger, ask.token_ids, handle if self._usable(handle, bound) else None, self._block_size),
             custody=custody,
-            degraded=degraded,
+            degraded=opened.degraded,
             rebound=rebound,
         )
 
@@ -84,18 +79,6 @@ class Opening:
             round.custody.disown(round.row.handle if round.row is not None else None)
         round.rebound = cause
         round.history = measure(round.ledger, round.ask.token_ids, None, self._block_size)
-
-    async def _read(self, key: SessionKey | None) -> tuple[Opened, bool]:
-        try:
-            if key is None:
-                return Opened(None, b"", await self._store.view()), False
-            return await self._store.open_round(key.id), False
-        except StateError as e:
-            if not self._last_view.decode:
-                raise NoWorkers(f"the state store does not answer and no worker is known yet: {e}") from e
-            self.degraded_rounds += 1
-            log.warning("round served from the last view: %s", e)
-            return Opened(None, b"", self._last_view), True
 
     async def _bind(
         self, key: SessionKey, row: SessionRow | None, view: ClusterView, ask: Ask
@@ -147,14 +130,3 @@ def measure(ledger: bytes, token_ids: Sequence[int], handle: Handle | None, bloc
     if held == len(token_ids):
         held -= block_size  # something must be computed to sample from
     return History(matched, max(0, held), rewritten=matched < len(ledger) // DIGEST_SIZE * block_size)
-
-
-def _by_hash(view: ClusterView, session: str) -> WorkerView:
-    """A decode worker that every Coordinator picks alike, and that changes only for the sessions of a worker that left."""
-
-    def score(worker: WorkerView) -> bytes:
-        return blake2b(f"{session}:{worker.id}".encode(), digest_size=8).digest()
-
-    if not view.decode:
-        raise NoWorkers("no live decode worker is known; are the decode workers running?")
-    return max(view.decode, key=score)

@@ -150,7 +150,12 @@ def _check_model(graph: Graph) -> None:
 
 
 def _cost_model(graph: Graph) -> CostModel:
-    return cost_model.default_cost_model() if graph.profile is None else cost_model.load_profile(graph.profile).cost_model()
+    if graph.profile is None:
+        return cost_model.default_cost_model()
+    profile = cost_model.load_profile(graph.profile)
+    for group in graph.workers:
+        profile.check(model=graph.model.served_name, theta=group.tensor_parallel, block_size=graph.model.block_size)
+    return profile.cost_model()
 
 
 async def _until(stop: asyncio.Event, serving: asyncio.Task[None]) -> None:

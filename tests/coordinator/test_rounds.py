@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from driver import Driver, ask, fresh_tokens
 from redis_server import RedisServer
+from sim_caller import SimCaller
 from sim_cluster import SimCluster
 from sim_model import BLOCK, answer_to, make_graph
 
@@ -12,6 +14,7 @@ from ampd.config import Graph
 from ampd.errors import NoWorkers, RequestError
 from ampd.state.base import StateStore
 from ampd.state.redis_store import RedisStore
+from ampd.state.resilient import ResilientStore
 from ampd.state.settings import StoreSettings
 
 
@@ -140,6 +143,24 @@ async def test_concurrent_rounds_of_a_session_all_work_and_leak_nothing(cluster:
     assert len(cluster.pins()) == 1
 
 
+async def test_the_next_round_may_follow_the_last_token_at_once(
+    cluster: SimCluster, store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(cluster, store)
+    close = store.close_round
+
+    async def slow_close(*args: Any) -> Any:
+        await asyncio.sleep(0.1)
+        return await close(*args)
+
+    monkeypatch.setattr(store, "close_round", slow_close)
+    tokens, said = fresh_tokens(24), []
+    async for output in driver.coordinator.serve(ask(tokens), SimCaller()):
+        said += output["token_ids"]
+        if output.get("finish_reason"):
+            assert (await driver.correct(tokens + said)).ampd["l_hist"] == 24
+
+
 async def test_concurrent_first_rounds_agree_on_one_binding(cluster: SimCluster, store: StateStore) -> None:
     drivers = [Driver(cluster, store, seed=n) for n in range(2)]
     answers = await asyncio.gather(*(drivers[n % 2].correct(fresh_tokens(20)) for n in range(8)))
@@ -226,7 +247,8 @@ async def test_no_decode_worker_is_said_so(store: StateStore) -> None:
 async def test_serving_goes_on_while_redis_is_away(tmp_path_factory: pytest.TempPathFactory) -> None:
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     server.start()
-    store = RedisStore(server.url, None, "outage", StoreSettings(deadline_s=0.5, stale_after_s=1000.0))
+    settings = StoreSettings(deadline_s=0.5, stale_after_s=1000.0)
+    store = ResilientStore(RedisStore(server.url, None, "outage", settings), settings)
     try:
         await store.connect()
         cluster = SimCluster(store)
@@ -236,14 +258,18 @@ async def test_serving_goes_on_while_redis_is_away(tmp_path_factory: pytest.Temp
         tokens = fresh_tokens(20)
         first = await driver.correct(tokens)
         server.stop()
-        longer = tokens + first.tokens + fresh_tokens(4)
-        figures = (await driver.correct(longer)).ampd
-        assert (figures["degraded"], figures["l_hist"]) == (True, 0)
+        tokens += first.tokens + fresh_tokens(4)
+        for _ in range(2):
+            answer = await driver.correct(tokens)
+            assert answer.ampd["degraded"]
+            tokens += answer.tokens + fresh_tokens(4)
+        assert (await driver.correct(fresh_tokens(9), "new")).ampd["degraded"]
         server.start()
-        for worker in cluster.workers.values():
-            await cluster.report(worker)
-        figures = (await driver.correct(longer)).ampd
-        assert not figures["degraded"]
+        async with asyncio.timeout(20):
+            while (answer := await driver.correct(tokens)).ampd["degraded"]:
+                await asyncio.sleep(0.1)
+        assert (await driver.correct(tokens + answer.tokens)).ampd["l_hist"] > 0
+        await driver.check_clean("s", "new")
     finally:
         server.stop()
         await store.close()
