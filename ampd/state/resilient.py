@@ -1,8 +1,9 @@
 """A StateStore that goes on when the one below it does not answer (invariant 5 of the design).
 
-While the store is away, decisions are made on the last view and on this process's own copies of its sessions, each call served so
-is counted, and the store is tried again in the background. When it answers, what changed meanwhile is written back, or everything
-if it came back empty; the first writer wins. Copies are safe to use: the worker that owns a handle refuses to have it used twice.
+A call that misses its deadline, or comes while the store is away, is served from the last view and from this process's own copies
+of its sessions, and counted. The store is tried again in the background; when it answers, what changed meanwhile is written back,
+or everything if it came back empty, and the first writer wins. Copies are safe to use: the worker that owns a handle refuses a
+second use of it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ T = TypeVar("T")
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 1.0
 _JOURNAL = 10_000
+_MISSES = 3  # deadlines missed in a row, after which the store counts as away
+
+
+class _CameBackEmpty(StateError):
+    """The store answers, but has lost what it held."""
 
 
 class ResilientStore:
@@ -42,10 +48,11 @@ class ResilientStore:
         self._view = ClusterView()
         self._complete_at = float("-inf")  # when every live worker has had time for a heartbeat
         self._promised: Counter[int] = Counter()
-        self._copies = SessionTable(settings.idle_ttl_s, clock)
+        self._copies = SessionTable(settings.idle_ttl_s, time.time)
         self._unwritten: set[str] = set()  # sessions changed while the store was away
         self._rows: dict[int, WorkerRow] = {}
         self._dequeued: deque[tuple[int, str, Sequence[str]]] = deque(maxlen=_JOURNAL)
+        self._misses = 0
         self._recovery: asyncio.Task[None] | None = None
 
     async def connect(self) -> bool:
@@ -160,16 +167,22 @@ class ResilientStore:
         """One call: by the store below, or here while that is away."""
         if not self.away:
             try:
-                return await below()
+                answer = await below()
             except StateError as e:
-                self._leave(str(e))
+                self._missed(e)
+            else:
+                self._misses = 0
+                return answer
         self.degraded += 1
         return here()
 
-    def _leave(self, why: str) -> None:
-        if not self.away:
+    def _missed(self, error: StateError) -> None:
+        """A slow answer is forgiven, an error (or a row of slow ones) is not."""
+        self._misses += 1
+        if not self.away and (isinstance(error, _CameBackEmpty) or error.__cause__ is not None or self._misses >= _MISSES):
             self.away = True
-            log.warning("state store away, serving from the last view and own sessions: %s", why)
+            log.warning("state store away, serving from the last view and own sessions: %s", error)
+        if self._recovery is None or self._recovery.done():
             self._recovery = asyncio.create_task(self._recover(self._clock(), self.degraded))
 
     async def _accept(self, view: ClusterView) -> ClusterView:
@@ -186,9 +199,9 @@ class ResilientStore:
         return ClusterView(self._view.prefill, decode)
 
     async def _check_lost(self) -> None:
-        """Raise StateError if the store restarted empty without a call noticing."""
+        """Raise _CameBackEmpty if the store restarted empty without a call noticing."""
         if await self._reconnect():
-            raise StateError("the store came back empty")
+            raise _CameBackEmpty("it restarted without what it held")
 
     async def _reconnect(self) -> bool:
         try:
@@ -211,12 +224,12 @@ class ResilientStore:
                 break
             except StateError:
                 continue
-        self._promised.clear()
-        self._complete_at = self._clock() + self._settings.stale_after_s
-        self.away = False
-        log.warning(
-            "state store back after %.1f s; %d calls were served without it", self._clock() - since, self.degraded - degraded
-        )
+        if self.away:
+            self._promised.clear()
+            self._complete_at = self._clock() + self._settings.stale_after_s
+            self.away, self._misses = False, 0
+            served = self.degraded - degraded
+            log.warning("state store back after %.1f s; %d calls were served without it", self._clock() - since, served)
 
     async def _write_back(self) -> None:
         for row in list(self._rows.values()):
@@ -225,20 +238,20 @@ class ResilientStore:
             await self._inner.dequeue(*self._dequeued[0])
             self._dequeued.popleft()
         while self._unwritten:
-            session = self._unwritten.pop()
-            try:
-                await self._write_back_session(session)
-            except StateError:
-                self._unwritten.add(session)
-                raise
+            await self._write_back_session(next(iter(self._unwritten)))
 
     async def _write_back_session(self, session: str) -> None:
+        self._unwritten.discard(session)
         known = self._copies.get(session)
-        if known is None:
-            await self._inner.end_session(session)
-            return
-        row = known.row
-        stands = await self._inner.restore(session, row, known.ledger, known.closed)
+        try:
+            if known is None:
+                await self._inner.end_session(session)
+                return
+            row = known.row
+            stands = await self._inner.restore(session, row, known.ledger, known.closed)
+        except StateError:
+            self._unwritten.add(session)
+            raise
         if stands.epoch != row.epoch:
             self._copies.adopt(session, stands, b"")
 

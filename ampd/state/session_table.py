@@ -22,7 +22,7 @@ class StoredSession:
 
 
 class SessionTable:
-    """Sessions by key, in the order of their last use; those idle for `idle_ttl_s` seconds of `clock` are dropped."""
+    """Sessions by key, in the order of their last use; those idle for `idle_ttl_s` seconds are dropped. `clock` is unix time."""
 
     def __init__(self, idle_ttl_s: float, clock: Callable[[], float]) -> None:
         self._idle_ttl_s = idle_ttl_s
@@ -42,11 +42,14 @@ class SessionTable:
         return self._sessions.get(session)
 
     def open(self, session: str) -> tuple[SessionRow | None, bytes]:
-        """The session and its ledger; the handle goes to this caller alone, the version numbers this opening."""
+        """The session and its ledger; the handle goes to this caller alone, the version numbers this opening.
+
+        The number is at least the time, so that of two stores' openings the later one is the higher.
+        """
         known = self.get(session)
         if known is None:
             return None, b""
-        opened = changed(known.row, version=known.row.version + 1)
+        opened = changed(known.row, version=max(known.row.version + 1, int(self._clock() * 1e6)))
         known.row = changed(opened, handle=None)
         self._use(session, known)
         return opened, known.ledger

@@ -31,13 +31,14 @@ def server(tmp_path: Path) -> AsyncIterator[RedisServer]:
 
 
 @pytest.fixture
-async def connect(server: RedisServer) -> AsyncIterator[Callable[[], ResilientStore]]:
+async def connect(server: RedisServer) -> AsyncIterator[Callable[..., ResilientStore]]:
     """Stores of one graph, each as in a process of its own."""
     made: list[ResilientStore] = []
     graph = f"resilient-{next(_graphs)}"
 
-    def make() -> ResilientStore:
-        made.append(ResilientStore(RedisStore(server.url, None, graph, QUICK), QUICK))
+    def make(**changes: float) -> ResilientStore:
+        settings = dataclasses.replace(QUICK, **changes)  # type: ignore[arg-type]
+        made.append(ResilientStore(RedisStore(server.url, None, graph, settings), settings))
         return made[-1]
 
     yield make
@@ -66,7 +67,7 @@ async def first_round(store: ResilientStore, session: str = "s", ref: str = "pin
     return row
 
 
-async def test_rounds_go_on_without_redis(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
+async def test_rounds_go_on_without_redis(connect: Callable[..., ResilientStore], server: RedisServer) -> None:
     store = connect()
     await store.connect()
     await store.put_worker(worker(kv_free=1000))
@@ -97,7 +98,7 @@ async def test_rounds_go_on_without_redis(connect: Callable[[], ResilientStore],
     assert store.degraded >= 10
 
 
-async def test_an_empty_redis_is_filled_again(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
+async def test_an_empty_redis_is_filled_again(connect: Callable[..., ResilientStore], server: RedisServer) -> None:
     one, other = connect(), connect()
     await one.connect()
     await other.connect()
@@ -135,7 +136,7 @@ async def test_an_empty_redis_is_filled_again(connect: Callable[[], ResilientSto
     assert (await opened(one, "known")).handle == handle("pin-4")
 
 
-async def test_a_restart_between_two_calls_is_noticed(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
+async def test_a_restart_between_two_calls_is_noticed(connect: Callable[..., ResilientStore], server: RedisServer) -> None:
     store, late = connect(), connect()
     await store.connect()
     await late.connect()
@@ -154,7 +155,7 @@ async def test_a_restart_between_two_calls_is_noticed(connect: Callable[[], Resi
     assert (await opened(store, "of late")).worker == BIG
 
 
-async def test_workers_are_kept_until_their_next_heartbeat(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
+async def test_workers_are_kept_until_their_next_heartbeat(connect: Callable[..., ResilientStore], server: RedisServer) -> None:
     worker_process, coordinator = connect(), connect()
     for store in (worker_process, coordinator):
         await store.connect()
@@ -172,7 +173,7 @@ async def test_workers_are_kept_until_their_next_heartbeat(connect: Callable[[],
     assert coordinator.degraded == served
 
 
-async def test_two_processes_never_end_with_two_bindings(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
+async def test_two_processes_never_end_with_two_bindings(connect: Callable[..., ResilientStore], server: RedisServer) -> None:
     one, other = connect(), connect()
     for store in (one, other):
         await store.connect()
@@ -186,7 +187,7 @@ async def test_two_processes_never_end_with_two_bindings(connect: Callable[[], R
     assert (await opened(one)).epoch == (await opened(other)).epoch
 
 
-async def test_a_redis_that_only_paused_keeps_its_own(connect: Callable[[], ResilientStore], server: RedisServer) -> None:
+async def test_a_redis_that_only_paused_keeps_its_own(connect: Callable[..., ResilientStore], server: RedisServer) -> None:
     store, other = connect(), connect()
     await store.connect()
     await other.connect()
@@ -198,7 +199,7 @@ async def test_a_redis_that_only_paused_keeps_its_own(connect: Callable[[], Resi
     await store.view()
     admin = redis.Redis(unix_socket_path=str(server.socket))
     admin.client_pause(2500)
-    await store.view()
+    await asyncio.gather(*(store.view() for _ in range(3)))
     assert store.away
     await store.dequeue(7, "a")
     during = await opened(store)
@@ -215,3 +216,23 @@ async def test_a_redis_that_only_paused_keeps_its_own(connect: Callable[[], Resi
     served = store.degraded
     await store.view()
     assert store.degraded == served
+
+
+async def test_one_slow_answer_is_counted_and_forgiven(connect: Callable[..., ResilientStore], server: RedisServer) -> None:
+    store, other = connect(deadline_s=0.2), connect()
+    await store.connect()
+    await other.connect()
+    await first_round(store)
+    redis.Redis(unix_socket_path=str(server.socket)).client_pause(400)
+    slow = await store.open_round("s")
+    assert slow.degraded
+    assert slow.session is not None
+    assert slow.session.handle == handle("pin-1")
+    assert (store.away, store.degraded) == (False, 1)
+    await asyncio.sleep(0.6)  # the late answer has come, and its handle has been put back
+    unused = await store.close_round("s", replace(slow.session, round=2, handle=handle("pin-2")), b"ledger-2")
+    assert unused in (None, handle("pin-1"))
+    found = await other.open_round("s")
+    assert found.session is not None
+    assert (found.session.round, found.session.handle, found.ledger) == (2, handle("pin-2"), b"ledger-2")
+    assert store.degraded == 1

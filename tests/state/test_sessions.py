@@ -129,7 +129,7 @@ async def test_restoring_changes_nothing_that_is_newer_or_of_another_binding(sto
     row = await closed_round(store)
     older = replace(row, round=9, handle=handle("older"))
     await store.restore("s", older, b"older", row.version)
-    stands = await store.restore("s", SessionRow(worker=2, epoch="e2", version=2**50), b"other", 2**50)
+    stands = await store.restore("s", SessionRow(worker=2, epoch="e2", version=2**52), b"other", 2**52)
     assert (stands.worker, stands.epoch) == (BIG, "e1")
     found = await store.open_round("s")
     assert found.session is not None
