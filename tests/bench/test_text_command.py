@@ -84,6 +84,15 @@ async def test_all_answered_exits_with_zero(server: Server, graph_file: Path, tr
     assert len(keys) == 2
 
 
+async def test_a_run_never_meets_the_sessions_of_an_earlier_one(
+    server: Server, graph_file: Path, traces: Path, tokenizer_folder: Path
+) -> None:
+    server.answer = Oracle(tokenizer_folder)
+    for _ in range(2):
+        await _replay(server, graph_file, traces, "--rounds", "1")
+    assert len({h["x-dynamo-session-id"] for _, h, _ in server.requests}) == 4
+
+
 @pytest.mark.parametrize(("shift", "field"), [(-1, "short_history"), (1, "wrong_history")])
 async def test_a_wrong_ledger_is_counted(
     server: Server, graph_file: Path, traces: Path, tokenizer_folder: Path, shift: int, field: str
