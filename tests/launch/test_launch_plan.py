@@ -62,8 +62,7 @@ def test_a_redis_of_the_users_own() -> None:
 
 
 def test_a_stop_fits_in_fifteen_seconds() -> None:
-    # Each stage may need up to a second more for helpers that linger.
-    assert sum(GRACE_S.values()) + 0.3 * len(GRACE_S) < 15
+    assert sum(GRACE_S.values()) < 14.5
 
 
 @pytest.mark.parametrize(
