@@ -25,7 +25,7 @@ async def reference(tiny_model: Path) -> dict[str, list[list[int]]]:
 
 
 @pytest.fixture(scope="session")
-async def engines(pair_graph: Graph, reference: dict[str, list[list[int]]]) -> AsyncIterator[Pair]:
+async def engines(pair_graph: Graph) -> AsyncIterator[Pair]:
     prefill_port, decode_port = free_ports(2)
     pair = Pair(engine(pair_graph, "prefill", prefill_port), engine(pair_graph, "decode", decode_port))
     async with started(pair.prefill, pair.decode):

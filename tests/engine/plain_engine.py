@@ -57,7 +57,8 @@ class Plain:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self._llm.shutdown, 10)
+        llm, self._llm = self._llm, None
+        await asyncio.to_thread(llm.shutdown, 10)
 
     async def tokens(self, token_ids: list[int], count: int) -> list[int]:
         """Greedy tokens."""
