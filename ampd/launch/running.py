@@ -22,6 +22,7 @@ from ampd.launch.plan import Layout, ProcessSpec, base_url, components, plan, pr
 from ampd.launch.progress import Progress, Quiet
 from ampd.launch.readiness import wait_graph
 from ampd.launch.supervisor import Supervisor
+from ampd.state.factory import open_store
 
 START_TIMEOUT_S = 600.0
 # A unix socket's path may have 107 bytes; engines put sockets with long random names into the run folder's tmp/.
@@ -68,6 +69,7 @@ async def running_graph(
     """
     progress = progress or Quiet()
     graph = await asyncio.to_thread(prepare, graph, progress, only)
+    await check_state(graph)
     run_dir = make_run_dir()
     failed = True
     supervisor = None
@@ -117,6 +119,16 @@ def check_components(graph: Graph, only: Sequence[str]) -> None:
         raise ConfigError(f"--component {unknown[0]}: the graph has {', '.join(components(graph))}")
     if only and graph.state.url == "embedded":
         raise ConfigError("--component needs a Redis that the components share: set state.url to its URL")
+
+
+async def check_state(graph: Graph) -> None:
+    """Raise ConfigError or SetupError unless a Redis of the user's own answers."""
+    if graph.state.url != "embedded":
+        store = open_store(graph)
+        try:
+            await store.connect()
+        finally:
+            await store.close()
 
 
 def settle(graph: Graph, preferred_port: int = 0) -> Graph:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ from graphs import make_graph
 
 from ampd.errors import ComponentDied, ConfigError, SetupError
 from ampd.launch import running_graph
+from ampd.launch.preflight import find_redis_server
 from ampd.launch.supervisor import Supervisor
 
 StandIns = Callable[..., None]
@@ -167,13 +169,43 @@ async def test_a_stop_is_not_cut_short_by_cancelling(model: Path, runs: Path, st
     assert list(runs.iterdir()) == []
 
 
-async def test_only_some_components(model: Path, runs: Path, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def own_redis(runs: Path) -> Iterator[str]:
+    """URL of a Redis that is not the launcher's."""
+    path = runs / "own.sock"
+    server = subprocess.Popen([find_redis_server(), "--port", "0", "--unixsocket", path, "--save", ""], stdout=subprocess.DEVNULL)
+    try:
+        while not path.exists():
+            time.sleep(0.02)
+        yield f"unix://{path}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+async def test_only_some_components(model: Path, own_redis: str, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_ins()
     monkeypatch.setenv("DYN_NAMESPACE", "shared")
-    graph = make_graph(model, state={"url": "redis://127.0.0.1:1"})
-    async with running_graph(graph, only=["decode"]) as run:
+    async with running_graph(make_graph(model, state={"url": own_redis}), only=["decode"]) as run:
         assert set(run.pids) == {"decode-0"}
         assert run.namespace == "shared"
+        assert run.state_url == own_redis
+
+
+async def test_a_redis_of_the_users_own_takes_the_place_of_the_embedded_one(
+    model: Path, own_redis: str, stand_ins: StandIns
+) -> None:
+    stand_ins()
+    async with running_graph(make_graph(model, state={"url": own_redis})) as run:
+        assert "redis" not in run.pids
+        assert "AMPD_STATE__URL" not in psutil.Process(run.pids["decode-0"]).environ()
+
+
+async def test_a_redis_that_does_not_answer(model: Path, runs: Path) -> None:
+    with pytest.raises(SetupError, match="^state.url redis://127.0.0.1:1.*: cannot reach Redis"):
+        async with running_graph(make_graph(model, state={"url": "redis://127.0.0.1:1"})):
+            pytest.fail("must not serve")
+    assert list(runs.iterdir()) == []
 
 
 @pytest.mark.parametrize(
