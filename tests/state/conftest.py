@@ -27,6 +27,14 @@ def redis_server() -> Iterator[RedisServer]:
         server.stop()
 
 
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server, not started yet, that a test may stop."""
+    server = RedisServer(tmp_path)
+    yield server
+    server.stop()
+
+
 @pytest.fixture(params=["memory", "redis", "resilient"])
 async def make_store(
     request: pytest.FixtureRequest, redis_server: RedisServer

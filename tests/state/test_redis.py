@@ -33,8 +33,10 @@ def connect(redis_server: RedisServer) -> Connect:
     async def make(graph: str | None = None, url: str = redis_server.url, **changes: float) -> AsyncIterator[RedisStore]:
         store = RedisStore(url, None, graph or f"redis-{next(_graphs)}", dataclasses.replace(SETTINGS, **changes))  # type: ignore[arg-type]
         await store.connect()
-        yield store
-        await store.close()
+        try:
+            yield store
+        finally:
+            await store.close()
 
     return make
 
@@ -133,8 +135,8 @@ async def test_forgotten_scripts_are_sent_again(connect: Connect, admin: redis.R
         assert (await store.open_round("s")).session is None
 
 
-async def test_a_redis_that_comes_back_empty_is_used_again(tmp_path: Path, connect: Connect) -> None:
-    server = RedisServer(tmp_path)
+async def test_a_redis_that_comes_back_empty_is_used_again(own_server: RedisServer, connect: Connect) -> None:
+    server = own_server
     server.start()
     async with connect(url=server.url) as store:
         await store.put_worker(worker())
@@ -145,7 +147,6 @@ async def test_a_redis_that_comes_back_empty_is_used_again(tmp_path: Path, conne
         assert (await store.view()).decode == []
         await store.put_worker(worker())
         assert [w.id for w in (await store.view()).decode] == [BIG]
-        server.stop()
 
 
 async def test_every_key_has_the_graphs_tag_and_sessions_end(connect: Connect, admin: redis.Redis) -> None:
@@ -201,8 +202,8 @@ async def test_an_unreachable_redis_is_one_clear_line(tmp_path: Path) -> None:
         RedisStore("http://127.0.0.1", None, "g", SETTINGS)
 
 
-async def test_passwords(tmp_path: Path) -> None:
-    server = RedisServer(tmp_path)
+async def test_passwords(own_server: RedisServer) -> None:
+    server = own_server
     server.start(password="right")
     for password in (None, "wrong"):
         store = RedisStore(server.url, password, "g", SETTINGS)
@@ -213,7 +214,6 @@ async def test_passwords(tmp_path: Path) -> None:
     await store.connect()
     assert (await store.view()).decode == []
     await store.close()
-    server.stop()
 
 
 async def test_the_documented_rights_are_enough(admin: redis.Redis, redis_server: RedisServer) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import itertools
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
 import redis
@@ -23,11 +22,9 @@ QUICK = dataclasses.replace(SETTINGS, deadline_s=1.0, stale_after_s=1.5, reap_af
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> AsyncIterator[RedisServer]:
-    server = RedisServer(tmp_path)
-    server.start()
-    yield server  # type: ignore[misc]
-    server.stop()
+def server(own_server: RedisServer) -> RedisServer:
+    own_server.start()
+    return own_server
 
 
 @pytest.fixture
