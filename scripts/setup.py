@@ -29,7 +29,7 @@ CAUSES = (
     ("Failed to establish a new connection", "no network: pip cannot reach its package index"),
     ("Network is unreachable", "no network: pip cannot reach its package index"),
     ("Read timed out", "the network is too slow: pip timed out; run 'make setup' again"),
-    ("No matching distribution found", "pip's package index lacks a pinned package"),
+    ("No matching distribution found", "pip finds no build of a pinned package: is its package index reachable and complete?"),
 )
 
 
