@@ -147,7 +147,7 @@ async def _serve(
 
     worker: Worker
     reporter = Reporter(store, lambda: worker.row(), lambda: {t.id for t in worker.queue.waiting}, graph.state.heartbeat_s)
-    worker = Worker(identity, engine, reporter, order, graph.transport.read_grace_s)
+    worker = Worker(identity, engine, reporter, order, graph.transport.read_grace_s, graph.sessions.idle_ttl_s)
     handlers = Endpoints(worker, peers)
     handler = handlers.prefill if group.role == "prefill" else handlers.decode
 

@@ -62,10 +62,17 @@ class Counters:
 
 
 class Worker:
-    """One engine, its prefill queue and its pins. `grace_s` is how long a claimed pin outlives its last known use."""
+    """One engine, its prefill queue and its pins.
 
-    def __init__(self, identity: WorkerIdentity, engine: Engine, telemetry: Telemetry, order: Order, grace_s: float) -> None:
+    `grace_s` is how long a claimed pin outlives its last known use, `pin_ttl_s` how long an unused one lives at most (the engine's
+    own expiry is the backstop behind it).
+    """
+
+    def __init__(
+        self, identity: WorkerIdentity, engine: Engine, telemetry: Telemetry, order: Order, grace_s: float, pin_ttl_s: float
+    ) -> None:
         self.identity, self.engine, self.telemetry, self._grace_s = identity, engine, telemetry, grace_s
+        self._pin_ttl_s = pin_ttl_s
         self.block_size = engine.info.block_size
         self.pins = PinTable(identity.id, identity.epoch, self.block_size, time.time)
         # A prefill worker computes one task while one more reads its history.
@@ -149,7 +156,8 @@ class Worker:
         if self._cancelled[id]:
             await self.engine.release([output.ref])
             raise RoundCancelled(id)
-        return self.pins.issue(id, session, output.ref, output.pinned_tokens, ledger, output.expires_at, output.params)
+        expires_at = min(output.expires_at, time.time() + self._pin_ttl_s)
+        return self.pins.issue(id, session, output.ref, output.pinned_tokens, ledger, expires_at, output.params)
 
     async def release(self, handle: Handle) -> None:
         """Drop a pin that nobody reads."""
