@@ -31,16 +31,12 @@ class Closing:
         """The round ended well; `handle` is the session's new one, if the decode worker kept its KV."""
         round.phase = Phase.CLOSED
         round.custody.served(kept=handle is not None)
-        owed = round.custody.settle()
-        self.release(owed.release)
-        self._release_later(owed.release_later)
+        put_back = self._settle(round)
         ledger = self._ledger(round, handle) if handle is not None else None
         if handle is not None and ledger is None:
             self.release([handle])
             handle = None
-        if handle is None:
-            handle = owed.put_back
-        await self._store_end(round, handle, ledger, round.number)
+        await self._store_end(round, put_back if handle is None else handle, ledger, round.number)
 
     async def unserved(self, round: Round) -> None:
         """The round was cancelled or failed, in whatever phase. Safe to call for one that is closed."""
@@ -48,19 +44,16 @@ class Closing:
             return
         round.phase = Phase.CLOSED
         self._abandon(round)
-        owed = round.custody.settle()
-        self.release(owed.release)
-        self._release_later(owed.release_later)
+        put_back = self._settle(round)
         await self.leave_queue(round)
-        if owed.put_back is not None or round.ask.final:
-            await self._store_end(round, owed.put_back, None, round.number - 1)
+        if put_back is not None or round.ask.final:
+            await self._store_end(round, put_back, None, round.number - 1)
 
     def give_up(self, round: Round) -> None:
         """An attempt failed and another follows, which uses none of its handles."""
         self._abandon(round)
-        owed = round.custody.settle()
-        self.release([*owed.release, *([owed.put_back] if owed.put_back is not None else [])])
-        self._release_later(owed.release_later)
+        put_back = self._settle(round)
+        self.release([put_back] if put_back is not None else [])
         round.prefilled = None
         round.history = replace(round.history, l_hist=0)
 
@@ -112,15 +105,22 @@ class Closing:
 
     def _ledger(self, round: Round, handle: Handle) -> bytes | None:
         """The ledger of the tokens that a handle vouches for; None when it vouches for others than this round's."""
-        matched = round.history.matched
-        known = round.ledger[: matched // self._block_size * DIGEST_SIZE]
         tokens = [*round.ask.token_ids, *round.generated][: handle.tokens]
-        ledger = extend(known, tokens[:matched], tokens[matched:], self._block_size) if matched <= len(tokens) else b""
+        known = min(round.history.matched, len(tokens)) // self._block_size
+        covered = known * self._block_size
+        ledger = extend(round.ledger[: known * DIGEST_SIZE], tokens[:covered], tokens[covered:], self._block_size)
         vouched = len(tokens) == handle.tokens and chain_at(ledger, len(tokens), self._block_size) == handle.chain
         if not vouched or handle.session != round.session:
             log.error("worker %d returned a handle to other tokens than those of round %s", handle.worker, round.id)
             return None
         return ledger
+
+    def _settle(self, round: Round) -> Handle | None:
+        """Release what the round's custody owes. Returns the history if it still stands for the session."""
+        owed = round.custody.settle()
+        self.release(owed.release)
+        self._release_later(owed.release_later)
+        return owed.put_back
 
     def _abandon(self, round: Round) -> None:
         """The worker of a leg that ended early may leave a pin whose handle nobody has."""

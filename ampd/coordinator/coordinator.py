@@ -12,6 +12,7 @@ from typing import Any
 
 from ampd.config import Graph
 from ampd.coordinator.closing import Closing
+from ampd.coordinator.counters import Counters
 from ampd.coordinator.explain import decided, log_decision, log_end, measured, usage
 from ampd.coordinator.keys import SessionKeys
 from ampd.coordinator.legs import Legs
@@ -20,7 +21,7 @@ from ampd.coordinator.quarantine import Quarantine
 from ampd.coordinator.request import read_request
 from ampd.coordinator.round import Phase, Round
 from ampd.coordinator.workers import Caller, Workers
-from ampd.errors import RoundCancelled, StateError, WorkerError, WorkerGone
+from ampd.errors import RequestError, RoundCancelled, StateError, WorkerError, WorkerGone
 from ampd.messages import DecodeChunk
 from ampd.policy.routing import RoutingSettings, route
 from ampd.policy.types import CostModel, Decision, Path, Reason
@@ -51,6 +52,7 @@ class Coordinator:
         self._opening = Opening(store, self._quarantine, graph.model.block_size, wall)
         self._closing = Closing(store, workers, graph.model.block_size, graph.transport.read_grace_s)
         self._legs = Legs(workers, self._closing, graph.targets.ttft_s, graph.coordinator.round_timeout_s, clock)
+        self.counters = Counters()
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -65,7 +67,7 @@ class Coordinator:
         ask = read_request(raw, self._graph.model.max_model_len)
         key = self._keys.find(raw, ask.token_ids, ask.cache_salt)
         round = await self._opening.open(ask, key, arrived_at)
-        outcome = "abandoned"
+        outcome, error = "abandoned", ""
         self._running += 1
         self._idle.clear()
         try:
@@ -78,13 +80,14 @@ class Coordinator:
             outcome = "cancelled"
             raise
         except Exception as e:
-            outcome = f"{type(e).__name__}: {e}"
+            outcome, error = "refused" if isinstance(e, RequestError) else "failed", f"{type(e).__name__}: {e}"
             raise
         finally:
             self._running -= 1
             if self._running == 0:
                 self._idle.set()
-            log_end(round, outcome)
+            log_end(round, outcome, error)
+            self.counters.ended(round, outcome)
             if round.phase is not Phase.CLOSED:  # in a task: a generator that is thrown away may not await
                 self._closing.background(self._closing.unserved(round))
 
@@ -139,6 +142,7 @@ class Coordinator:
         )
         round.decision = decision
         log_decision(round)
+        self.counters.decided(round)
         await self._enqueue(round, decision)
         return decision
 

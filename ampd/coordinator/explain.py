@@ -81,10 +81,10 @@ def log_decision(round: Round) -> None:
     _line("ampd.route", {"id": round.id, "attempt": round.attempt, **decided(round)})
 
 
-def log_end(round: Round, outcome: str) -> None:
-    """One JSON line when the round is over: "served", "cancelled" or what failed."""
+def log_end(round: Round, outcome: str, error: str) -> None:
+    """One JSON line when the round is over, with what failed if it did."""
     figures = {"session": round.key and round.key.id, "phase": round.phase.value, "tokens_out": round.tokens_out, **measured(round)}
-    _line("ampd.round", {"id": round.id, "outcome": outcome, **figures})
+    _line("ampd.round", {"id": round.id, "outcome": outcome, "error": error or None, **figures})
 
 
 def _line(event: str, fields: dict[str, Any]) -> None:

@@ -90,14 +90,11 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
         store = open_store(graph)
         await store.connect()
         stack.push_async_callback(store.close)
-        runtime = DistributedRuntime(
-            asyncio.get_running_loop(),
-            os.environ.get("DYN_DISCOVERY_BACKEND", "file"),
-            os.environ.get("DYN_REQUEST_PLANE", "tcp"),
-        )
+        runtime = _runtime()
         stack.callback(runtime.shutdown)
         coordinator = Coordinator(graph, store, await _workers(runtime, graph, namespace), cost)
         endpoint = runtime.endpoint(f"{namespace}-api.coordinator.generate")
+        endpoint.metrics.register_prometheus_expfmt_callback(coordinator.counters.text)
         await _register(graph, endpoint)
         # Dynamo hands out a future, not a coroutine.
         serving = asyncio.ensure_future(endpoint.serve_endpoint(Handler(coordinator).generate))
@@ -106,6 +103,14 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
         await _until(stop, serving)
         await _leave(coordinator, endpoint)
         serving.cancel()
+
+
+def _runtime() -> DistributedRuntime:
+    discovery, plane = os.environ.get("DYN_DISCOVERY_BACKEND", "file"), os.environ.get("DYN_REQUEST_PLANE", "tcp")
+    try:
+        return DistributedRuntime(asyncio.get_running_loop(), discovery, plane)
+    except Exception as e:  # Dynamo has no narrower class
+        raise SetupError(f"Dynamo's runtime does not start: {e}; check the DYN_* variables") from e
 
 
 async def _workers(runtime: DistributedRuntime, graph: Graph, namespace: str) -> DynamoWorkers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -52,9 +53,11 @@ def make_tokenizer(folder: Path) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as s:
+            if s.connect_ex(("127.0.0.1", port)) != 0:
+                return port
 
 
 class ApiGraph:
@@ -63,6 +66,7 @@ class ApiGraph:
     def __init__(self, folder: Path, redis_url: str, **sections: Any) -> None:
         self.folder, self.redis_url = folder, redis_url
         self.port = free_port()
+        self.status_ports = [free_port(), free_port()]  # Dynamo 1.6.1 reads them as 16-bit signed numbers
         self.record = folder / "heard.jsonl"
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         make_tokenizer(folder / "model")
@@ -93,13 +97,19 @@ class ApiGraph:
                 "--ready-file",
                 str(self.folder / f"ready-{n}"),
             )
-            self.spawn(f"coordinator-{n}", "-m", "ampd.coordinator", *config)
+            self.spawn(f"coordinator-{n}", "-m", "ampd.coordinator", *config, DYN_SYSTEM_PORT=str(self.status_ports[n]))
         deadline = time.monotonic() + 60
-        while self.post("/v1/completions", {"prompt": "ready?", "max_tokens": 1})[0] != 200:
+        while not self._ready():
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.2)
 
-    def spawn(self, name: str, *argv: str) -> subprocess.Popen[bytes]:
+    def _ready(self) -> bool:
+        """A round can be served, and remotely too."""
+        extra = {"nvext": {"extra_fields": ["engine_data"]}}
+        status, answer = self.post("/v1/completions", {"prompt": "ready?", "max_tokens": 1, **extra})
+        return status == 200 and answer["nvext"]["engine_data"]["ampd"]["reason"] != "only_local"
+
+    def spawn(self, name: str, *argv: str, **variables: str) -> subprocess.Popen[bytes]:
         env = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "AMPD_"))},
             "DYN_DISCOVERY_BACKEND": "file",
@@ -110,7 +120,9 @@ class ApiGraph:
             "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
             "DYN_SDK_DISABLE_ANSI_LOGGING": "1",
             "DYN_HTTP_PRE_COMMIT_ERROR_PEEK_MS": "1000",
+            "DYN_SYSTEM_HOST": "127.0.0.1",
             "HF_HUB_OFFLINE": "1",
+            **variables,
         }
         with (self.folder / f"{name}.log").open("ab") as log:
             self.children[name] = subprocess.Popen([sys.executable, *argv], stdout=log, stderr=log, env=env, cwd=self.folder)

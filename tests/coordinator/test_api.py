@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -199,6 +200,13 @@ def test_one_structured_line_a_decision_without_raw_ids(api: ApiGraph) -> None:
     lines = [json.loads(line[line.index("{") :]) for line in logs.splitlines() if '"event":"ampd.route"' in line]
     assert len({line["id"] for line in lines}) > 10
     assert {"path", "reason", "estimates", "l_hist", "l_incr", "session"} <= set(lines[-1])
+
+
+def test_metrics_on_the_status_port(api: ApiGraph) -> None:
+    assert api.post(CHAT, say("m" * 50))[0] == 200
+    text = "".join(urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode() for port in api.status_ports)
+    assert 'ampd_route_decisions_total{path="remote",reason="forced",round="initial"}' in text
+    assert "ampd_ttft_seconds_bucket" in text
 
 
 def test_deaths_of_workers(redis_child: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> None:

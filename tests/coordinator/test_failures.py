@@ -9,7 +9,7 @@ from driver import Answer, Driver, ask, fresh_tokens
 from sim_cluster import SimCluster
 from sim_model import answer_to, make_graph
 
-from ampd.errors import NoWorkers, WorkerError, WorkerGone
+from ampd.errors import NoWorkers, RequestError, WorkerError, WorkerGone
 from ampd.state.base import StateStore
 
 GONE, BROKEN = WorkerGone("stream broke"), WorkerError("Internal: out of cheese")
@@ -142,6 +142,30 @@ async def test_a_worker_without_progress_is_given_up(
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(driver.round(ask(fresh_tokens(24))), 10)
     await driver.check_clean("s")
+
+
+async def test_what_went_wrong_is_counted(cluster: SimCluster, store: StateStore) -> None:
+    driver = Driver(cluster, store, make_graph(policy={"force": ["local", "remote"]}))
+    sample = driver.coordinator.counters.registry.get_sample_value
+    tokens = fresh_tokens(24)
+    first = await driver.correct(tokens)
+    bound = cluster.workers[first.ampd["decode_worker"]]
+    for pin in list(bound.pins._pins.values()):
+        bound.drop(pin.handle)
+    second = await driver.correct(tokens + first.tokens)
+    assert second.ampd["recompute"] == "unknown"
+    bound.kill()
+    await driver.correct([tokens[0] + 1, *tokens[1:]])
+    with pytest.raises(RequestError):
+        await driver.round(ask(tokens, refuse=True))
+    assert sample("ampd_route_decisions_total", {"path": "local", "reason": "forced", "round": "initial"}) == 1
+    assert sample("ampd_route_decisions_total", {"path": "remote", "reason": "forced", "round": "incremental"}) == 2
+    assert sample("ampd_rounds_total", {"outcome": "served"}) == 3
+    assert sample("ampd_rounds_total", {"outcome": "refused"}) == 1
+    assert sample("ampd_kv_recomputes_total", {"cause": "unknown"}) == 1
+    assert sample("ampd_session_rebinds_total", {"cause": "worker_gone"}) == 1
+    assert sample("ampd_prefix_drift_total") == 2
+    assert sample("ampd_ttft_seconds_count", {"round": "initial", "path": "local"}) == 1
 
 
 async def test_a_handle_to_other_tokens_is_not_stored(

@@ -17,11 +17,11 @@ from sim_model import make_graph
 from ampd.config import dump_graph
 
 
-def start(folder: Path, graph: dict[str, Any]) -> tuple[int, str]:
+def start(folder: Path, graph: dict[str, Any], **variables: str) -> tuple[int, str]:
     """Exit code and the last line of the log."""
     (folder / "graph.yaml").write_text(yaml.safe_dump(graph))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "AMPD_"))}
-    env |= {"DYN_DISCOVERY_BACKEND": "file", "DYN_FILE_KV": str(folder / "discovery"), "DYN_TCP_RPC_HOST": "127.0.0.1"}
+    env |= {"DYN_DISCOVERY_BACKEND": "file", "DYN_FILE_KV": str(folder / "discovery"), "DYN_TCP_RPC_HOST": "127.0.0.1", **variables}
     command = [sys.executable, "-m", "ampd.coordinator", "--config", str(folder / "graph.yaml"), "--namespace", "ns"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stderr.strip().splitlines()[-1]
@@ -65,6 +65,13 @@ def test_profile_of_another_model(folder: Path, redis_child: RedisServer) -> Non
     code, line = start(folder, graph_of(folder, redis_child.url, profile=str(profile)))
     assert code == 1
     assert "block size" in line or "model" in line
+
+
+def test_bad_runtime_variable(folder: Path, redis_child: RedisServer) -> None:
+    code, line = start(folder, graph_of(folder, redis_child.url), DYN_SYSTEM_PORT="many")
+    assert code == 1
+    assert "SYSTEM_PORT" in line
+    assert "check the DYN_* variables" in line
 
 
 def test_missing_graph(folder: Path) -> None:
