@@ -176,7 +176,7 @@ async def _until(stop: asyncio.Event, serving: asyncio.Task[None]) -> None:
 async def _leave(coordinator: Coordinator, endpoint: Endpoint) -> None:
     """Out of routing first, then let the running rounds end."""
     await endpoint.unregister_endpoint_instance()
-    await coordinator.drain(float(os.environ.get("AMPD_DRAIN_S", "2")))
+    await coordinator.drain(float(os.environ.get("AMPD_DRAIN_S", "1")))
 
 
 def mark_ready(path: str | None) -> None:
