@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from ampd.config import Graph, build_graph
 from ampd.workers.engines.base import EngineJob, EngineOutput
@@ -21,10 +24,10 @@ BLOCK = 32
 _ids = itertools.count()
 
 
-def graph(model: Path, **sections: Any) -> Graph:
+def graph(folder: Path, **sections: Any) -> Graph:
     """A prefill worker on core 0 and a decode worker on core 1, float32, KV over tcp, which is asynchronous."""
     data: dict[str, Any] = {
-        "model": {"path": str(model), "served_name": "tiny", "dtype": "float32", "block_size": BLOCK, "max_model_len": 8192},
+        "model": {"path": str(folder), "served_name": "tiny", "dtype": "float32", "block_size": BLOCK, "max_model_len": 8192},
         "sessions": {"idle_ttl_s": 120},
         "transport": {"ucx_tls": "tcp"},
         "workers": [
@@ -171,6 +174,21 @@ async def started(*engines: VllmEngine) -> AsyncIterator[None]:
     finally:
         for engine in engines:
             await engine.stop()
+
+
+@contextmanager
+def frozen(engine: VllmEngine) -> Iterator[None]:
+    """Stop the engine's worker processes: over tcp a read from them makes no progress meanwhile."""
+    cores = {p.pid for p in engine._llm.engine_core.resources.engine_manager.processes}
+    workers = [process for process in engine._processes if process.pid not in cores]
+    for process in workers:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in workers:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
 
 
 def free_ports(count: int) -> list[int]:

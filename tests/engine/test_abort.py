@@ -3,31 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from engine_pair import Pair, Result, Session, prompt, request, run, until
-
-from ampd.workers.engines.vllm import VllmEngine
-
-
-@contextmanager
-def frozen(engine: VllmEngine) -> Iterator[None]:
-    """Stop the engine's worker processes: over tcp a read from them makes no progress meanwhile."""
-    workers = [process for process in engine._processes if process not in _cores(engine)]
-    for process in workers:
-        process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in workers:
-            process.send_signal(signal.SIGCONT)
-
-
-def _cores(engine: VllmEngine) -> list[object]:
-    roots = {p.pid for p in engine._llm.engine_core.resources.engine_manager.processes}
-    return [process for process in engine._processes if process.pid in roots]
+from engine_pair import Pair, Result, Session, frozen, prompt, request, run, until
 
 
 async def begun(pair: Pair, seed: int, length: int = 600) -> Session:
@@ -72,7 +49,8 @@ async def test_waiting_on_the_prefill_worker(pair: Pair) -> None:
 
 async def test_reading_on_the_prefill_worker(pair: Pair) -> None:
     warm = await begun(pair, 75)
-    await goes_on(warm, 76)  # the engines have shaken hands
+    await warm.round("remote", prompt(40, 76))  # the engines have shaken hands
+    await warm.close()
     session = await begun(pair, 77, 3000)
     session.tokens += prompt(100, 78)
     with frozen(pair.decode):

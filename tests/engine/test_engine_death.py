@@ -6,7 +6,7 @@ import asyncio
 
 import psutil
 import pytest
-from engine_pair import Pair, Session, engine, free_ports, prompt, request, run, started, until
+from engine_pair import Pair, Session, engine, free_ports, frozen, prompt, request, run, started, until
 
 from ampd.config import Graph
 from ampd.errors import EngineDead
@@ -16,18 +16,24 @@ async def test_a_killed_decode_engine_costs_its_reader_a_recompute(pair: Pair, p
     """Stock vLLM's reader waits for ever after a failed read."""
     doomed = engine(pair_graph, "decode", free_ports(1)[0])
     async with started(doomed):
-        session = Session(Pair(pair.prefill, doomed))
-        await session.round("local", prompt(600, 110))
+        there = Pair(pair.prefill, doomed)
+        known = Session(there)
+        await known.round("local", prompt(300, 109))
+        await known.round("remote", prompt(40, 109))  # the engines have shaken hands
+        session = Session(there)
+        await session.round("local", prompt(3000, 110))
         session.tokens += prompt(100, 111)
-        decoding = asyncio.create_task(run(doomed, kind="decode", token_ids=prompt(64, 112), request=request(4000)))
+        decoding = asyncio.create_task(run(doomed, kind="decode", token_ids=prompt(64, 112), request=request(7000)))
         await until(lambda: doomed.load().running == 1, "it decodes")
-        for process in doomed._processes:
-            process.kill()
+        with frozen(doomed):
+            reading = asyncio.create_task(session.prefill(session.handle))
+            await until(lambda: pair.prefill.load().kv_used > 0, "the blocks to read into are held")
+            for process in doomed._processes:
+                process.kill()
         with pytest.raises(EngineDead):
             await asyncio.wait_for(decoding, 20)
         await asyncio.wait_for(doomed.wait_dead(), 20)
-
-        on_p = await asyncio.wait_for(session.prefill(session.handle), 60)
+        on_p = await asyncio.wait_for(reading, 60)
         assert on_p.last.kv is not None
         assert on_p.last.kv.read_failed
         assert on_p.last.kv.read_tokens == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 from engine_pair import BLOCK, Pair, Result, Session, prompt, request, run, until
@@ -81,19 +82,30 @@ async def test_the_next_history_is_read_while_the_task_before_it_computes(pair: 
     first, second, third = (facts(end) for end in ends)
     assert all(kv.read_tokens == 2501 // BLOCK * BLOCK for kv in (first, second, third))
 
-    for before, after in ((first, second), (second, third)):
-        assert before.compute_started_at is not None
-        assert after.read_started_at is not None
-        # Lazy: not before its predecessor has left the queue and its own read is over.
-        assert after.read_started_at >= before.compute_started_at
-        # One at a time: it computes only when its predecessor is done.
+    # Lazy: the second reads only once the first has what it needs to compute, the third only when the first is done.
+    assert (second.read_started_at or 0) >= (first.read_ended_at or math.inf)
+    assert (third.read_started_at or 0) >= ends[0].ended_at - 0.1
     for before_end, after in ((ends[0], second), (ends[1], third)):
         assert after.read_ended_at is not None
         assert after.compute_started_at is not None
-        # Ahead: it has its history before its predecessor ends.
+        # Ahead: a task has its history before its predecessor ends. One computes at a time.
         assert after.read_ended_at < before_end.ended_at
         assert after.compute_started_at >= before_end.ended_at - 0.1
     for end in ends:
+        await pair.prefill.release([end.last.ref or ""])
+
+
+async def test_a_task_with_nothing_to_read_still_waits_for_its_turn(pair: Pair) -> None:
+    session = Session(pair)
+    await session.round("remote", prompt(320, 25), 1)  # the prefill worker keeps it all in its own cache
+    session.tokens += prompt(200, 26)
+    before = asyncio.create_task(run(pair.prefill, kind="prefill", token_ids=prompt(6000, 27)))
+    await until(lambda: pair.prefill.load().running == 1, "the first task computes")
+    after = await session.prefill(session.handle)
+    ended = (await before).ended_at
+    assert facts(after).cached_tokens == 320
+    assert (facts(after).compute_started_at or 0) >= ended - 0.1
+    for end in (await before, after):
         await pair.prefill.release([end.last.ref or ""])
 
 

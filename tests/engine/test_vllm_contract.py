@@ -27,7 +27,9 @@ def test_versions() -> None:
 
 RELIED_ON: dict[type, str] = {
     base_scheduler.NixlBaseConnectorScheduler: "_reqs_need_recv _reqs_need_send _reqs_in_batch _reqs_not_processed _stop_heartbeat",
-    pull_scheduler.NixlPullConnectorScheduler: "_remote_blocks_processed do_remote_decode remote_block_ids remote_num_tokens tp_size",
+    pull_scheduler.NixlPullConnectorScheduler: (
+        "_remote_blocks_processed do_remote_decode do_remote_prefill remote_block_ids remote_num_tokens tp_size"
+    ),
     pull_worker.NixlPullConnectorWorker: (
         "_reqs_to_send _reqs_to_process consumer_notification_counts_by_req expected_consumer_notifications_by_req _get_new_notifs"
     ),

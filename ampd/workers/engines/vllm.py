@@ -138,6 +138,8 @@ class VllmEngine:
                 await self._poller
         llm, self._llm = self._llm, None
         if llm is not None:
+            if llm.output_handler is not None:
+                llm.output_handler.cancel()  # else it reports the engine's end as a failure
             await asyncio.to_thread(llm.shutdown, _STOP_S)
             await asyncio.to_thread(end_processes, self._processes, _KILL_S)
 

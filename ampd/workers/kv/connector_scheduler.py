@@ -9,7 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import Nix
 from vllm.v1.request import RequestStatus
 
 from ampd.workers.kv.facts import FactBook
-from ampd.workers.kv.params import FACTS, PIN, RELEASE, facts_dict
+from ampd.workers.kv.params import FACTS, PIN, RELEASE, facts_dict, reads_history
 
 _PINNABLE = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
 
@@ -21,6 +21,8 @@ class AmpdConnectorScheduler(NixlPullConnectorScheduler):  # type: ignore[misc]
         super().__init__(vllm_config, engine_id, kv_cache_config)
         self._book = FactBook(time.time)
         self._to_release: set[str] = set()
+        # A request that may read ahead but not be computed yet; set by the scheduler for each step.
+        self.only_read: str | None = None
 
     def release(self, request_id: str) -> None:
         """Drop a pin with the next step. Unknown ids are ignored by the worker."""
@@ -30,14 +32,16 @@ class AmpdConnectorScheduler(NixlPullConnectorScheduler):  # type: ignore[misc]
         """Whether the worker has something to be told even if nothing is scheduled."""
         return bool(self._to_release or self._reqs_need_recv or self._reqs_need_send or self._reqs_not_processed)
 
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
-        """Tokens to read beyond the local prefix cache."""
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Tokens to read beyond the local prefix cache; None to be asked again with the next step."""
         self._book.looked_up(request.request_id, num_computed_tokens)
         params = request.kv_transfer_params or {}
         if params.get("do_remote_decode") and params.get("_remote_blocks_processed"):
             # The one read has failed, or was lost to a preemption: stock would offer it again and never start it.
             return 0, False
         tokens, asynchronous = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        if tokens == 0 and request.request_id == self.only_read:
+            return None, False
         return tokens, asynchronous
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
@@ -59,7 +63,7 @@ class AmpdConnectorScheduler(NixlPullConnectorScheduler):  # type: ignore[misc]
         if not params:
             return False, None
         self._release_named(params)
-        if self._has_unread_history(params):
+        if reads_history(params):
             # An empty list of blocks only notifies the holder, which then frees its pin.
             self._reqs_need_recv[request.request_id] = (request, [], (), False)
             params["_remote_blocks_processed"] = True
@@ -89,9 +93,3 @@ class AmpdConnectorScheduler(NixlPullConnectorScheduler):  # type: ignore[misc]
 
     def _release_named(self, params: dict[str, Any]) -> None:
         self._to_release.update(params.pop(RELEASE, ()))
-
-    @staticmethod
-    def _has_unread_history(params: dict[str, Any]) -> bool:
-        return bool(
-            params.get("do_remote_decode") and params.get("remote_block_ids") and not params.get("_remote_blocks_processed")
-        )

@@ -57,6 +57,12 @@ def unread(source: Mapping[str, Any]) -> dict[str, Any] | None:
     return {**source, **nothing}
 
 
+def reads_history(params: Mapping[str, Any] | None) -> bool:
+    """Whether a prefill's source has not been dealt with yet: neither read nor notified."""
+    params = params or {}
+    return bool(params.get("do_remote_decode") and params.get("remote_block_ids") and not params.get("_remote_blocks_processed"))
+
+
 def trimmed(source: Mapping[str, Any], tokens: int, block_size: int) -> dict[str, Any]:
     """The part of a pin that covers the leading `tokens` tokens, in whole blocks; the reader still ends the whole pin.
 

@@ -12,6 +12,8 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import RequestStatus
 
+from ampd.workers.kv.params import reads_history
+
 # The id that an engine's owner "aborts" to have it look once at what other workers have read meanwhile.
 POLL = "ampd-poll"
 
@@ -67,28 +69,31 @@ class AmpdPrefillScheduler(AmpdScheduler):
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Plan a step, with only those waiting requests in sight whose turn it is."""
-        with self._out_of_sight(*self._not_their_turn()):
+        waiting, holding, only_read = self._turns()
+        self.connector.connector_scheduler.only_read = only_read
+        with self._out_of_sight(waiting, holding):
             return super().schedule(*args, **kwargs)
 
-    def _not_their_turn(self) -> tuple[list[Any], list[Any]]:
-        """Requests to hold back: those without blocks, and those with blocks (their read is complete)."""
+    def _turns(self) -> tuple[list[Any], list[Any], str | None]:
+        """Requests to hold back, those without blocks and those with (their read is complete); and which one may only read."""
         computing = any(r.num_computed_tokens < r.num_prompt_tokens for r in self.running)
         read = [r for r in self.kv_holding_waiting if not self._is_reading(r)]
         turn = read[: 0 if computing else 1]
         computing = computing or bool(turn)
         ahead = len(self.kv_holding_waiting) - len(turn)
-        admitted = 0
+        admitted, only_read = 0, None
         for request in self.waiting:
-            if _reads_history(request):
+            if reads_history(request.kv_transfer_params):
                 if ahead:
                     break
                 ahead = 1
+                only_read = request.request_id if computing else None
             elif computing or ahead:
                 break
             else:
                 computing = True
             admitted += 1
-        return list(self.waiting)[admitted:], read[len(turn) :]
+        return list(self.waiting)[admitted:], read[len(turn) :], only_read
 
     def _is_reading(self, request: Any) -> bool:
         waits = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
@@ -103,8 +108,3 @@ class AmpdPrefillScheduler(AmpdScheduler):
         finally:
             self.waiting.extend(waiting)
             self.kv_holding_waiting.extend(holding)
-
-
-def _reads_history(request: Any) -> bool:
-    params = request.kv_transfer_params or {}
-    return bool(params.get("do_remote_decode") and params.get("remote_block_ids") and not params.get("_remote_blocks_processed"))
