@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from vllm.logprobs import Logprob
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-from ampd.errors import RequestError
+from ampd.errors import RequestError, WorkerError
 from ampd.workers.engines.base import EngineJob
-from ampd.workers.engines.outputs import OutputMapper, finish_reason
-from ampd.workers.engines.sampling import sampling_params
+from ampd.workers.engines.outputs import OutputMapper, final_output, finish_reason
+from ampd.workers.engines.sampling import reasoning, sampling_params
 
 
 def params(
@@ -189,6 +190,37 @@ def test_prompt_logprobs_wait_for_the_end() -> None:
     (last,) = mapper.map(_result(_choice(2, finish="length"), finished=True))
     assert "engine_data" not in first.output
     assert last.output["engine_data"] == {"prompt_logprobs": [None, {"4": {"logprob": -1.0, "rank": 2, "decoded_token": "d"}}]}
+
+
+def test_a_pin_is_described_by_the_last_piece() -> None:
+    params_ = {"remote_request_id": "r", "remote_num_tokens": 12, "ampd_facts": {"read_tokens": 4}}
+    result = _result(_choice(2, finish="length"), finished=True, kv_transfer_params=params_)
+    last = final_output(EngineJob(id="x", kind="decode", token_ids=[5]), result, OutputMapper(str).map(result), 60.0)
+    assert (last.finished, last.ref, last.params, last.pinned_tokens) == (True, "r", params_, 12)
+    assert last.kv is not None
+    assert last.kv.read_tokens == 4
+    assert 0 < last.expires_at - time.time() <= 60
+
+
+def test_an_aborted_job_ends_without_a_pin() -> None:
+    last = final_output(EngineJob(id="x", kind="decode", token_ids=[5]), _result(finished=True), [], 60.0)
+    assert (last.finished, last.ref, last.kv, last.output["finish_reason"]) == (True, None, None, "cancelled")
+
+
+@pytest.mark.parametrize(("options", "error"), [({}, WorkerError), ({"guided_decoding": {"json": "{}"}}, RequestError)])
+def test_a_job_that_the_engine_gave_up_is_an_error(options: dict[str, Any], error: type[Exception]) -> None:
+    result = _result(_choice(finish="error"), finished=True)
+    job = EngineJob(id="x", kind="decode", token_ids=[5], request={"sampling_options": options})
+    with pytest.raises(error):
+        final_output(job, result, OutputMapper(str).map(result), 60.0)
+
+
+def test_reasoning_is_found_in_the_request_or_its_extras() -> None:
+    assert reasoning({}) == (None, None)
+    assert reasoning({"reasoning_ended": False, "extra_args": {"reasoning_ended": True, "reasoning_parser_kwargs": {"a": 1}}}) == (
+        False,
+        {"a": 1},
+    )
 
 
 def test_finish_reasons_in_dynamos_words() -> None:

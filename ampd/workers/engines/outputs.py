@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from ampd.workers.engines.base import EngineOutput
+from ampd.errors import RequestError, WorkerError
+from ampd.workers.engines.base import EngineJob, EngineOutput
+from ampd.workers.kv.params import facts_of
 
 # JSON has no infinities; what vLLM gives for an impossible token.
 _MIN_LOGPROB = -1e30
@@ -83,6 +87,29 @@ class OutputMapper:
             str(token_id): {"logprob": _finite(info.logprob), "rank": info.rank, "decoded_token": info.decoded_token}
             for token_id, info in entry.items()
         }
+
+
+def final_output(job: EngineJob, result: Any, pieces: list[EngineOutput], lease_s: float) -> EngineOutput:
+    """The last piece of a job, with its pin if it has one; `lease_s` is how long the engine keeps that.
+
+    Raises RequestError or WorkerError for a job that the engine itself gave up.
+    """
+    piece = pieces[-1] if pieces else EngineOutput(output={"index": 0, "token_ids": [], "finish_reason": "cancelled"}, tokens=0)
+    if piece.output.get("finish_reason") == "error":
+        if (job.request.get("sampling_options") or {}).get("guided_decoding"):
+            raise RequestError("the engine could not follow guided_decoding; check its schema or grammar")
+        raise WorkerError(f"job {job.id}: the engine failed it")
+    params = result.kv_transfer_params or {}
+    piece = replace(piece, finished=True, kv=facts_of(params) if params else None)
+    if not params.get("remote_request_id"):
+        return piece
+    return replace(
+        piece,
+        ref=params["remote_request_id"],
+        params=params,
+        pinned_tokens=params["remote_num_tokens"],
+        expires_at=time.time() + lease_s,
+    )
 
 
 def finish_reason(reason: str) -> str:

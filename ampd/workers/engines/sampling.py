@@ -36,6 +36,17 @@ def sampling_params(
     return params
 
 
+def reasoning(request: Mapping[str, Any]) -> tuple[bool | None, dict[str, Any] | None]:
+    """What the frontend knows of reasoning in the prompt: whether it has ended, and the arguments of its parser."""
+    extra = request.get("extra_args")
+    sources = (request, extra if isinstance(extra, Mapping) else {})
+
+    def first(name: str) -> Any:
+        return next((source[name] for source in sources if source.get(name) is not None), None)
+
+    return first("reasoning_ended"), first("reasoning_parser_kwargs")
+
+
 def _prefill_params() -> SamplingParams:
     # The token is thrown away: the decode worker samples the first one, with the request's own parameters.
     return SamplingParams(temperature=0.0, max_tokens=1)

@@ -19,9 +19,9 @@ from ampd.config import Graph, Worker
 from ampd.errors import ConfigError, EngineDead, RequestError, SetupError, WorkerError
 from ampd.workers.engines import vllm_args
 from ampd.workers.engines.base import EngineInfo, EngineJob, EngineLoad, EngineOutput
-from ampd.workers.engines.outputs import OutputMapper
+from ampd.workers.engines.outputs import OutputMapper, final_output
 from ampd.workers.engines.processes import end_processes, trees
-from ampd.workers.kv.params import facts_of, outgoing, readable, reused_tokens, unread
+from ampd.workers.kv.params import outgoing, readable, reused_tokens, unread
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class VllmEngine:
                 for piece in pieces[:-1] if result.finished else pieces:
                     yield piece
                 if result.finished:
-                    final = self._final(job, result, pieces)
+                    final = final_output(job, result, pieces, self._lease_s(job))
                     ended = True
                     yield final
         except EngineDeadError as e:
@@ -179,11 +179,11 @@ class VllmEngine:
         from vllm.exceptions import VLLMClientError
         from vllm.inputs.engine import tokens_input
 
-        from ampd.workers.engines.sampling import sampling_params
+        from ampd.workers.engines.sampling import reasoning, sampling_params
 
         job = await self._with_usable_source(job)
         kv_params = outgoing(job, self.info.block_size)
-        reasoning_ended, reasoning_kwargs = _reasoning(job.request)
+        reasoning_ended, reasoning_kwargs = reasoning(job.request)
         try:
             queue = await self._llm.add_request(
                 job.id,
@@ -214,24 +214,8 @@ class VllmEngine:
         self._last_job = time.monotonic()
         await self._llm.notify_kv_transfer_request_rejected(f"{job_id}-discard", kv_params)
 
-    def _final(self, job: EngineJob, result: Any, pieces: list[EngineOutput]) -> EngineOutput:
-        piece = pieces[-1] if pieces else EngineOutput(output={"index": 0, "token_ids": [], "finish_reason": "cancelled"}, tokens=0)
-        if piece.output.get("finish_reason") == "error":
-            guided = (job.request.get("sampling_options") or {}).get("guided_decoding")
-            text = "the engine could not follow guided_decoding; check its schema" if guided else "the engine failed the job"
-            raise (RequestError if guided else WorkerError)(f"{job.id}: {text}")
-        params = result.kv_transfer_params
-        piece = replace(piece, finished=True, kv=facts_of(params) if params else None)
-        if not params or not params.get("remote_request_id"):
-            return piece
-        lease = vllm_args.decode_pin_s(self._graph) if job.kind == "decode" else vllm_args.PREFILL_LEASE_S
-        return replace(
-            piece,
-            ref=params["remote_request_id"],
-            params=params,
-            pinned_tokens=params["remote_num_tokens"],
-            expires_at=time.time() + lease,
-        )
+    def _lease_s(self, job: EngineJob) -> float:
+        return vllm_args.decode_pin_s(self._graph) if job.kind == "decode" else vllm_args.PREFILL_LEASE_S
 
     async def abort(self, job_id: str) -> None:
         """Stop a job in any phase; a KV transfer under way ends by itself."""
@@ -279,12 +263,3 @@ class VllmEngine:
     def _decode(self) -> Callable[[int], str | None]:
         tokenizer = self._llm.tokenizer
         return lambda token_id: tokenizer.decode([token_id])
-
-
-def _reasoning(request: dict[str, Any]) -> tuple[bool | None, dict[str, Any] | None]:
-    """What the frontend's chat template says of reasoning, for structured outputs."""
-    extra = request.get("extra_args")
-    sources = (request, extra if isinstance(extra, dict) else {})
-    ended = next((s["reasoning_ended"] for s in sources if s.get("reasoning_ended") is not None), None)
-    kwargs = next((s["reasoning_parser_kwargs"] for s in sources if s.get("reasoning_parser_kwargs") is not None), None)
-    return ended, kwargs
