@@ -40,6 +40,9 @@ class EngineJob:
     (`source_tokens` leading tokens of it match), on a decode job the prompt on a prefill worker.
     `pin` keeps the KV at the end and returns its transfer parameters. `release` names pins to drop as soon as this job holds
     its own references to whatever it can reuse of them.
+    Both are used up whatever becomes of the job: a source that is read, found in the own cache, too short to be worth it, of
+    another prompt, or given with a job that is refused or aborted, is ended on its holder; only a holder that cannot be reached
+    keeps it to its expiry.
     """
 
     id: str

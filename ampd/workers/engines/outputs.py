@@ -112,6 +112,11 @@ def final_output(job: EngineJob, result: Any, pieces: list[EngineOutput], lease_
     )
 
 
+def without_pin(output: EngineOutput) -> EngineOutput:
+    """The last piece of a job whose pin is gone."""
+    return replace(output, ref=None, params=None, pinned_tokens=0, expires_at=0.0)
+
+
 def finish_reason(reason: str) -> str:
     """vLLM's finish reason in Dynamo's words."""
     return "cancelled" if reason.startswith("abort") else reason

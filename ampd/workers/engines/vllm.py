@@ -19,7 +19,7 @@ from ampd.config import Graph, Worker
 from ampd.errors import ConfigError, EngineDead, RequestError, SetupError, WorkerError
 from ampd.workers.engines import vllm_args
 from ampd.workers.engines.base import EngineInfo, EngineJob, EngineLoad, EngineOutput
-from ampd.workers.engines.outputs import OutputMapper, final_output
+from ampd.workers.engines.outputs import OutputMapper, final_output, without_pin
 from ampd.workers.engines.processes import end_processes, trees
 from ampd.workers.kv.params import outgoing, readable, reused_tokens, unread
 
@@ -35,9 +35,9 @@ _STOP_S, _KILL_S = 8.0, 2.0
 
 @dataclass(slots=True)
 class _Live:
-    """A job under way; `internal` is vLLM's own name for it, once it has one."""
+    """A job under way, and where vLLM puts its results once it knows it."""
 
-    internal: str | None = None
+    queue: Any = None
     aborted: bool = False
 
 
@@ -140,6 +140,9 @@ class VllmEngine:
         if llm is not None:
             if llm.output_handler is not None:
                 llm.output_handler.cancel()  # else it reports the engine's end as a failure
+            for live in self._jobs.values():
+                if live.queue is not None:
+                    live.queue.put(EngineDead(f"worker {self._worker.name}: the engine was stopped"))
             await asyncio.to_thread(llm.shutdown, _STOP_S)
             await asyncio.to_thread(end_processes, self._processes, _KILL_S)
 
@@ -157,7 +160,9 @@ class VllmEngine:
         ended = False
         try:
             mapper = OutputMapper(self._decode, reused_tokens(job.source) if job.kind == "decode" else None)
-            queue = await self._submit(job, live)
+            queue = live.queue = await self._submit(job)
+            if live.aborted:
+                await self._abort(queue.request_id)
             while not ended:
                 result = queue.get_nowait() or await queue.get()
                 pieces = mapper.map(result)
@@ -166,16 +171,19 @@ class VllmEngine:
                 if result.finished:
                     final = final_output(job, result, pieces, self._lease_s(job))
                     ended = True
-                    yield final
+                    # From here on an abort is too late; one that came before has released the pin.
+                    del self._jobs[job.id]
+                    yield without_pin(final) if live.aborted else final
         except EngineDeadError as e:
             raise EngineDead(f"worker {self._worker.name}: the engine has died") from e
         finally:
-            self._jobs.pop(job.id, None)
             self._last_job = time.monotonic()
-            if not ended and live.internal is not None:
-                await self._abort(live.internal)
+            if not ended:
+                self._jobs.pop(job.id, None)
+                if live.queue is not None:
+                    await self._abort(live.queue.request_id)
 
-    async def _submit(self, job: EngineJob, live: _Live) -> Any:
+    async def _submit(self, job: EngineJob) -> Any:
         from vllm.exceptions import VLLMClientError
         from vllm.inputs.engine import tokens_input
 
@@ -185,7 +193,7 @@ class VllmEngine:
         kv_params = outgoing(job, self.info.block_size)
         reasoning_ended, reasoning_kwargs = reasoning(job.request)
         try:
-            queue = await self._llm.add_request(
+            return await self._llm.add_request(
                 job.id,
                 tokens_input(list(job.token_ids), cache_salt=job.cache_salt),
                 sampling_params(job, self._defaults, self.info.max_model_len, kv_params),
@@ -196,10 +204,6 @@ class VllmEngine:
         except (RequestError, VLLMClientError, ValueError, TypeError) as e:
             await self._discard(job.id, kv_params)
             raise e if isinstance(e, RequestError) else RequestError(" ".join(str(e).split())) from e
-        live.internal = queue.request_id
-        if live.aborted:
-            await self._abort(live.internal)
-        return queue
 
     async def _with_usable_source(self, job: EngineJob) -> EngineJob:
         if job.source is None or readable(job, self.info.block_size):
@@ -215,15 +219,16 @@ class VllmEngine:
         await self._llm.notify_kv_transfer_request_rejected(f"{job_id}-discard", kv_params)
 
     def _lease_s(self, job: EngineJob) -> float:
-        return vllm_args.decode_pin_s(self._graph) if job.kind == "decode" else vllm_args.PREFILL_LEASE_S
+        held = vllm_args.decode_pin_s(self._graph) if job.kind == "decode" else vllm_args.PREFILL_LEASE_S
+        return held - vllm_args.READ_MARGIN_S
 
     async def abort(self, job_id: str) -> None:
         """Stop a job in any phase; a KV transfer under way ends by itself."""
         live = self._jobs.get(job_id)
         if live is not None:
             live.aborted = True
-            if live.internal is not None:
-                await self._abort(live.internal)
+            if live.queue is not None:
+                await self._abort(live.queue.request_id)
 
     async def _abort(self, internal: str) -> None:
         if self._llm is not None:

@@ -21,6 +21,8 @@ SCHEDULERS = {
 PREFILL_LEASE_S = 30
 # A decode worker's pin outlives its session's idle time by this, so that the session's closing ends it and not a race.
 DECODE_MARGIN_S = 60
+# Nobody starts to read a pin that ends within this, seconds: a decode worker's first renewal of a lease takes up to a sixth of it.
+READ_MARGIN_S = 10
 # Running requests of a prefill worker: one computes, one has read ahead, the others are leaving.
 _PREFILL_SEQS = 8
 _DECODE_SEQS = 256
