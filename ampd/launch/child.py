@@ -17,6 +17,8 @@ from ampd.errors import SetupError
 from ampd.launch.plan import ProcessSpec
 
 TAIL_LINES = 15
+# Seconds for helpers to end by themselves once the process that they serve is gone.
+LINGER_S = 1.0
 
 
 class Child:
@@ -79,26 +81,39 @@ class Child:
                 self._process.terminate()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.ended(), grace_s)
-        family += self._family()
         # Helpers of a process that has ended in order need a moment to notice.
-        patience = 1.0 if self.exit_code is not None else 0.0
-        _, family = await asyncio.to_thread(psutil.wait_procs, family, timeout=patience)
+        await _gone(family, LINGER_S if self.exit_code is not None else 0.0)
+        family = [*family, *self._family()]
         self.kill(family)
+        await _gone(family, LINGER_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         await self.ended()
 
     def kill(self, family: list[psutil.Process] | None = None) -> None:
-        """SIGKILL to the process, its group and its descendants, at once."""
+        """SIGKILL to the process and its helpers, at once.
+
+        Python's resource trackers are spared: they end with those they serve, and remove the shared memory that these leave.
+        """
         for member in self._family() if family is None else family:
             with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
+                if not any("resource_tracker" in word for word in member.cmdline()):
+                    member.kill()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+            self._process.kill()
 
     def _family(self) -> list[psutil.Process]:
-        """Its descendants as they are now; empty once it has ended, for they are then nobody's children."""
-        if self.exit_code is not None:
-            return []
-        try:
-            return list(psutil.Process(self.pid).children(recursive=True))
-        except psutil.NoSuchProcess:
-            return []
+        """Its descendants, and the members of its process group that have lost their parents."""
+        found: dict[int, psutil.Process] = {}
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if self.exit_code is None:
+                found = {child.pid: child for child in psutil.Process(self.pid).children(recursive=True)}
+        for process in psutil.process_iter():
+            with contextlib.suppress(ProcessLookupError):
+                if process.pid != self.pid and os.getpgid(process.pid) == self.pid:
+                    found[process.pid] = process
+        return list(found.values())
+
+
+async def _gone(processes: list[psutil.Process], within_s: float) -> None:
+    await asyncio.to_thread(psutil.wait_procs, processes, timeout=within_s)

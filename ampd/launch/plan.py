@@ -14,8 +14,8 @@ from ampd.config import Graph, Worker
 START = {"redis": 0, "worker": 1, "frontend": 1, "coordinator": 2}
 STOP = {"frontend": 0, "coordinator": 1, "worker": 2, "redis": 3}
 # Seconds from SIGTERM to SIGKILL. Their sum over the kinds stays under the 15 s that a stop may take.
-# vLLM's executor alone waits 5 s for its processes, and leaves shared memory behind when it is killed before.
-GRACE_S = {"frontend": 2.0, "coordinator": 2.0, "worker": 9.0, "redis": 1.0}
+# vLLM's executor alone waits 5 s for its processes.
+GRACE_S = {"frontend": 1.5, "coordinator": 1.5, "worker": 9.5, "redis": 0.5}
 
 
 @dataclass(frozen=True, slots=True)

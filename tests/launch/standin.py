@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 
@@ -25,6 +26,7 @@ def main() -> None:
     parser.add_argument("--exit-when", type=Path, help="... once this file exists")
     parser.add_argument("--stubborn", action="store_true", help="ignore SIGTERM")
     parser.add_argument("--helper", type=Path, help="start a stubborn process, write its pid here")
+    parser.add_argument("--shared-memory", type=Path, help="make a block of it, write its name here")
     parser.add_argument("--http", type=int)
     parser.add_argument("--model")
     args = parser.parse_args()
@@ -36,6 +38,9 @@ def main() -> None:
         sys.stdout.flush()
     if args.helper:
         args.helper.write_text(str(subprocess.Popen([sys.executable, "-S", __file__, "--stubborn"]).pid))
+    if args.shared_memory:
+        block = SharedMemory(create=True, size=1024)
+        args.shared_memory.write_text(block.name)
     time.sleep(args.ready_after)
     if args.exit is not None and args.exit_when is None:
         sys.exit(args.exit)

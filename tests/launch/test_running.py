@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from graphs import make_graph
 
 from ampd.errors import ComponentDied, ConfigError, SetupError
 from ampd.launch import running_graph
+from ampd.launch.plan import GRACE_S
 from ampd.launch.preflight import find_redis_server
 from ampd.launch.supervisor import Supervisor
 
@@ -119,13 +121,25 @@ async def test_one_that_never_serves_is_named(model: Path, runs: Path, stand_ins
 async def test_stubborn_processes_and_their_helpers_are_killed(
     model: Path, runs: Path, tmp_path: Path, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("ampd.launch.plan", fromlist=["x"]).GRACE_S, "worker", 0.3)
+    monkeypatch.setitem(GRACE_S, "worker", 0.3)
     helper = tmp_path / "helper"
     stand_ins(decode_0=["--stubborn", "--helper", str(helper)], prefill_0=["--helper", str(tmp_path / "other")])
     async with running_graph(make_graph(model)) as run:
         pids = [*run.pids.values(), int(helper.read_text()), int((tmp_path / "other").read_text())]
         assert all(map(alive, pids))
     assert [pid for pid in pids if not await gone(pid)] == []
+
+
+async def test_shared_memory_of_killed_processes_is_removed(
+    model: Path, runs: Path, tmp_path: Path, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GRACE_S, "worker", 0.3)
+    stand_ins(decode_0=["--stubborn", "--shared-memory", str(tmp_path / "d")], prefill_0=["--shared-memory", str(tmp_path / "p")])
+    async with running_graph(make_graph(model)) as run:
+        blocks = [Path("/dev/shm") / (tmp_path / name).read_text() for name in ("d", "p")]
+        assert all(block.exists() for block in blocks)
+        os.kill(run.pids["prefill-0"], signal.SIGKILL)
+    assert [block for block in blocks if block.exists()] == []
 
 
 async def test_cancelled_start_leaves_nothing(model: Path, runs: Path, stand_ins: StandIns) -> None:
