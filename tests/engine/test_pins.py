@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 
 import pytest
@@ -84,3 +85,13 @@ async def test_pins_cost_no_core(pair: Pair) -> None:
     used = [(p.name(), round(sum(p.cpu_times()[:2]) - start, 2)) for p, start in zip(engines, before, strict=True)]
     assert sum(cpu for _, cpu in used) / seconds < 0.5, used
     await pair.decode.release([ref])
+
+
+async def test_engines_compute_on_their_own_cores(pair: Pair) -> None:
+    """Stock: making the NIXL worker moves the thread that computes to the machine's last core, every engine's."""
+    cores = {}
+    for role, engine in (("prefill", pair.prefill), ("decode", pair.decode)):
+        workers = [process for process in engine._processes if "Worker" in process.name()]
+        assert len(workers) == 1, [process.name() for process in engine._processes]
+        cores[role] = os.sched_getaffinity(workers[0].pid)  # of its main thread
+    assert cores == {"prefill": {0}, "decode": {1}}

@@ -6,14 +6,14 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 
-from ampd.workers.kv.quiet import relaxed_progress_thread
+from ampd.workers.kv.quiet import own_cores, relaxed_progress_thread
 
 
 class AmpdConnectorWorker(NixlPullConnectorWorker):  # type: ignore[misc]
     """See ampd.workers.kv.connector."""
 
     def __init__(self, vllm_config: Any, engine_id: str, kv_cache_config: Any) -> None:
-        with relaxed_progress_thread():
+        with own_cores(), relaxed_progress_thread():
             super().__init__(vllm_config, engine_id, kv_cache_config)
         self._ended: set[str] = set()
 

@@ -1,7 +1,8 @@
-"""Two busy loops of the stack below, made to sleep. Both matter where an engine has few cores."""
+"""Habits of the stack below that matter where an engine has few cores: two busy loops, made to sleep, and a thread moved away."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,21 @@ def relaxed_progress_thread(delay_us: int = PROGRESS_DELAY_US) -> Iterator[None]
         yield
     finally:
         binding.nixlAgent = make_agent
+
+
+@contextmanager
+def own_cores() -> Iterator[None]:
+    """Leave the calling thread on the cores it was bound to.
+
+    On a CPU vLLM's NIXL worker moves the thread that makes it, which is the one that computes, to the last core of the NUMA node:
+    all engines of a machine then compute on that one core.
+    """
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    try:
+        yield
+    finally:
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
 
 
 def limit_queue_spin(seconds: float = SPIN_S) -> None:
