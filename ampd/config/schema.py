@@ -157,6 +157,9 @@ class Graph(_Section):
     coordinator: Coordinator = Coordinator()
     workers: list[Worker] = Field(min_length=1)
     transport: Transport = Transport()
+    drain_s: Positive = Field(
+        1.0, description="rounds that run when a process is told to stop have this long; `ampd serve` allows 15 s for all of it"
+    )
 
     @model_validator(mode="after")
     def _shape(self) -> Graph:

@@ -101,7 +101,7 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
         ready()
         log.info("serving model %s for graph %s", graph.model.served_name, graph.name)
         await _until(stop, serving)
-        await _leave(coordinator, endpoint)
+        await _leave(coordinator, endpoint, graph.drain_s)
         serving.cancel()
 
 
@@ -156,7 +156,8 @@ def _check_model(graph: Graph) -> None:
 
 def _cost_model(graph: Graph) -> CostModel:
     if graph.profile is None:
-        return cost_model.default_cost_model()
+        log.warning("no profile: costs come from a coarse built-in model; set `profile` to a file measured on these engines")
+        return cost_model.CoarseCostModel()
     profile = cost_model.load_profile(graph.profile)
     for group in graph.workers:
         profile.check(model=graph.model.served_name, theta=group.tensor_parallel, block_size=graph.model.block_size)
@@ -173,10 +174,10 @@ async def _until(stop: asyncio.Event, serving: asyncio.Task[None]) -> None:
         raise SetupError("the endpoint has ended by itself; is the discovery backend still there?")
 
 
-async def _leave(coordinator: Coordinator, endpoint: Endpoint) -> None:
+async def _leave(coordinator: Coordinator, endpoint: Endpoint, drain_s: float) -> None:
     """Out of routing first, then let the running rounds end."""
     await endpoint.unregister_endpoint_instance()
-    await coordinator.drain(float(os.environ.get("AMPD_DRAIN_S", "1")))
+    await coordinator.drain(drain_s)
 
 
 def mark_ready(path: str | None) -> None:

@@ -1,6 +1,6 @@
 """T_pre, T_dec and T_kv: cost functions, their file form and their error statements."""
 
-from ampd.cost_model.default import CoarseCostModel, default_cost_model
+from ampd.cost_model.default import CoarseCostModel
 from ampd.cost_model.piecewise import PiecewiseCostModel
 from ampd.cost_model.profile import DecodePoint, KvPoint, Meta, Points, PrefillPoint, Profile, load_profile, save_profile
 
@@ -13,7 +13,6 @@ __all__ = [
     "Points",
     "PrefillPoint",
     "Profile",
-    "default_cost_model",
     "load_profile",
     "save_profile",
 ]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from ampd.policy.types import Direction
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +30,3 @@ class CoarseCostModel:
 
     def t_kv(self, tokens: int, theta_src: int, theta_dst: int, direction: Direction) -> float:
         return self.transfer_s + self.transferred_token_s * tokens if tokens > 0 else 0.0
-
-
-def default_cost_model() -> CoarseCostModel:
-    """The coarse model, with a warning in the log that it is in use."""
-    log.warning(
-        "no profile: costs come from ampd's coarse built-in model; measure this engine with `ampd profile` and set `profile`"
-    )
-    return CoarseCostModel()

@@ -31,9 +31,6 @@ from ampd.workers.worker import Worker, WorkerIdentity
 
 log = logging.getLogger(__name__)
 
-# Rounds that run when SIGTERM comes have this long; `ampd serve` allows 15 s for everything.
-_DRAIN_S = float(os.environ.get("AMPD_DRAIN_S", "8"))
-
 
 class KvPeers:
     """The `kv` endpoint of the decode workers, over Dynamo."""
@@ -158,7 +155,7 @@ async def _serve(
         ready()
         log.info("serving", extra={"worker": identity.id, "role": group.role, "epoch": identity.epoch})
         await stop.wait()
-        await _leave(worker, reporter, store, generate)
+        await _leave(worker, store, generate, graph.drain_s)
         for task in background:
             task.cancel()
         runtime.shutdown()
@@ -171,10 +168,10 @@ async def _serve_endpoint(endpoint: Endpoint, handler: Callable[..., AsyncIterat
     await endpoint.serve_endpoint(handler)
 
 
-async def _leave(worker: Worker, reporter: Reporter, store: StateStore, generate: Endpoint) -> None:
+async def _leave(worker: Worker, store: StateStore, generate: Endpoint, drain_s: float) -> None:
     """Out of routing first, then let the running rounds end, then out of the state."""
     await generate.unregister_endpoint_instance()
-    await worker.drain(_DRAIN_S)
+    await worker.drain(drain_s)
     try:
         await store.remove_worker(worker.identity.id)
     except StateError as e:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from ampd.cost_model import (
     Meta,
     PrefillPoint,
     Profile,
-    default_cost_model,
     load_profile,
     save_profile,
 )
@@ -151,11 +149,8 @@ def test_segments_must_grow() -> None:
         TransferFit(1, 1, "history", 0.0, [Segment(9, 1.0), Segment(9, 1.0), Segment(None, 1.0)], (1, 2), ERROR)
 
 
-def test_the_default_model_says_that_it_is_coarse(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "ampd.cost_model"):
-        model = default_cost_model()
-    assert "no profile" in caplog.text
-    assert model == CoarseCostModel()
+def test_the_coarse_model_is_near_what_it_stands_for() -> None:
+    model = CoarseCostModel()
     for tokens, seconds in ((256, 0.09), (1024, 0.32), (4096, 2.5)):
         assert model.t_pre(0, tokens, 1) == pytest.approx(seconds, rel=0.25)
     assert model.t_dec(1, 256, 1) == pytest.approx(0.013, rel=0.1)
