@@ -147,16 +147,13 @@ def _worker(graph: Graph, group: Worker, index: int, kv_port: int, layout: Layou
         group.name,
         "worker",
         _python("ampd.workers", *args),
-        {**env, **_engine_env(graph.transport.host, group), **group.env},
+        {**env, **_engine_env(graph.transport.host), **group.env},
         ready,
     )
 
 
-def _engine_env(host: str, group: Worker) -> dict[str, str]:
+def _engine_env(host: str) -> dict[str, str]:
     env = {"VLLM_HOST_IP": host, "VLLM_NO_USAGE_STATS": "1"}
-    if group.cores or group.kv_cache_gib is not None:
-        # A CPU engine would compile a few small functions as C++: 20 s of the first round, and not every machine has a compiler.
-        env["TORCHDYNAMO_DISABLE"] = "1"
     if _is_loopback(host):
         # UCX and Gloo listen on every interface that they are not kept from.
         env |= {"UCX_NET_DEVICES": "lo", "GLOO_SOCKET_IFNAME": "lo"}

@@ -66,6 +66,11 @@ def test_the_environment_of_a_replica(tiny_model: Path) -> None:
     )
 
 
+def test_cpu_engines_do_without_a_compiler(tiny_model: Path) -> None:
+    assert environment(*changed(tiny_model, "decode", cores=[]), 0, 5601)["TORCHDYNAMO_DISABLE"] == "1"
+    assert "TORCHDYNAMO_DISABLE" not in environment(*changed(tiny_model, "decode", cores=[], kv_cache_gib=None), 0, 5601)
+
+
 def test_a_replica_without_cores_is_refused(tiny_model: Path) -> None:
     with pytest.raises(ConfigError, match=r"workers\[decode\].cores = .* no entry for replica 1"):
         environment(*changed(tiny_model, "decode"), 1, 5601)

@@ -82,10 +82,3 @@ def test_engines_are_kept_to_loopback_unless_peers_are_elsewhere() -> None:
     assert (env("127.0.0.1")["UCX_NET_DEVICES"], env("localhost")["GLOO_SOCKET_IFNAME"]) == ("lo", "lo")
     assert env("10.0.0.1")["DYN_TCP_RPC_HOST"] == "10.0.0.1"
     assert not {"UCX_NET_DEVICES", "GLOO_SOCKET_IFNAME"} & set(env("10.0.0.1"))
-
-
-def test_cpu_engines_do_without_a_compiler() -> None:
-    groups = [{"name": "cpu", "role": "decode", "kv_cache_gib": 1}, {"name": "gpu", "role": "decode"}]
-    specs = {spec.name: spec for spec in plan(make_graph(Path("/m"), groups), layout(2))}
-    assert specs["cpu-0"].env["TORCHDYNAMO_DISABLE"] == "1"
-    assert "TORCHDYNAMO_DISABLE" not in specs["gpu-0"].env

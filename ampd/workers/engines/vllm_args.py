@@ -118,6 +118,9 @@ def environment(graph: Graph, worker: Worker, index: int, side_channel_port: int
         "VLLM_NIXL_SIDE_CHANNEL_HOST": graph.transport.host,
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_channel_port),
     }
+    if worker.cores or worker.kv_cache_gib is not None:
+        # A CPU engine would compile a few small functions as C++: 20 s of the first round, and not every machine has a compiler.
+        env["TORCHDYNAMO_DISABLE"] = "1"
     if worker.cores:
         if index >= len(worker.cores):
             raise ConfigError(
