@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from ampd.bench.terminal import make_console
 from ampd.config import Graph, load_graph
 from ampd.cost_model import Profile, save_profile
 from ampd.profiler.report import fits_table
@@ -27,7 +28,7 @@ def profile(graph_file: Path, out: Path, quick: bool, sets: tuple[str, ...]) -> 
 
     The machine should have nothing else to do meanwhile.
     """
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     graph = load_graph(graph_file, sets)
     started = time.monotonic()
     measured = asyncio.run(_measure(console, graph, quick))

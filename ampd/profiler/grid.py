@@ -8,6 +8,7 @@ from ampd.workers.engines.base import EngineInfo
 
 _QUICK_HISTORY = (0, 512, 2048, 4096)
 _QUICK_INCREMENT = (16, 64, 256, 512, 1024, 2048)
+_QUICK_LONGEST = 5120  # the longest prompts take seconds each
 _FULL_HISTORY = (0, 256, 1024, 2048, 4096, 6144)
 _FULL_INCREMENT = (1, 16, 64, 128, 256, 512, 768, 1024, 2048, 3072)
 _QUICK_DECODE = ((1, 64), (1, 1024), (1, 4096), (2, 512), (4, 128), (4, 1024), (8, 128), (8, 512))
@@ -37,7 +38,7 @@ def make_grid(info: EngineInfo, quick: bool) -> Grid:
     transfer = _QUICK_TRANSFER if quick else _FULL_TRANSFER
     blocks = [h // info.block_size * info.block_size for h in history]
     return Grid(
-        prefill=tuple((h, i) for h in blocks for i in increment if h + i <= longest),
+        prefill=tuple((h, i) for h in blocks for i in increment if h + i <= min(longest, _QUICK_LONGEST if quick else longest)),
         decode=tuple((b, c) for b, c in decode if c <= longest and b * c <= info.kv_total // 2),
         transfer=tuple(dict.fromkeys(-(-n // info.block_size) * info.block_size for n in transfer if n <= longest)),
         repeats=3 if quick else 5,
