@@ -122,10 +122,11 @@ class KvRequest(msgspec.Struct, frozen=True, kw_only=True):
     `claim`: the caller is about to read the first `tokens` tokens of it, and its own prompt's chain hash there is `chain`. The
     worker checks epoch, session, expiry, both chains and that nobody claimed it before, and from then on keeps the pin until
     the read ends or a grace does. `release`: nobody will read it any more; a claimed pin is kept for the grace, since a
-    transfer may still be under way. `abandon`: the caller stopped round `id` and will never learn which pin it left.
+    transfer may still be under way. `abandon`: the caller stopped round `id` and will never learn which pin it left. `finish`:
+    nobody reads round `id`'s tokens any more; end its decoding now, as if at max_tokens, and keep the session's KV.
     """
 
-    op: Literal["claim", "release", "abandon"]
+    op: Literal["claim", "release", "abandon", "finish"]
     handle: Handle | None = None
     id: str = ""
     tokens: int = 0

@@ -37,8 +37,8 @@ async def serve_decode(worker: Worker, request: DecodeRequest) -> AsyncIterator[
     async with worker.round(request.id), AsyncExitStack() as prefilling:
         queued_s = await _enter_queue(worker, request, prefilling)
         await worker.make_room(len(request.token_ids), request.session)
-        if request.path == "remote" and request.history is not None:
-            await worker.release(request.history)
+        if request.path == "remote":
+            await worker.release(request.history, request.session)
         worker.check_wanted(request.id)
         async with engine_run(worker.engine, job) as run:
             generated: list[int] = []
@@ -51,8 +51,8 @@ async def serve_decode(worker: Worker, request: DecodeRequest) -> AsyncIterator[
                     yield DecodeChunk(output=output.output)
                     continue
                 handle = await _kept(worker, request, output, generated)
-                if handle is not None and request.history is not None:
-                    await worker.release(request.history)
+                if handle is not None:
+                    await worker.release(request.history, request.session)
                 stats = _stats(request, meter, output, queued_s, recompute)
                 yield DecodeChunk(output=output.output, stats=stats, handle=handle)
 
@@ -72,6 +72,8 @@ def _source(worker: Worker, request: DecodeRequest) -> tuple[dict[str, Any] | No
     try:
         if request.path == "remote":
             return _checked_prefill(worker, request, ledger), None
+        if request.history is not None and request.history.session != request.session:
+            raise KvFenceError("session")
         if request.l_hist and request.history is not None:
             worker.pins.check_local(request.history, request.l_hist, ledger)
     except KvFenceError as e:

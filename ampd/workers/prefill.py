@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any, Protocol
 
-from ampd.errors import WorkerError
+from ampd.errors import KvFenceError, WorkerError
 from ampd.ledger import build, chain_at
 from ampd.messages import KvReply, KvRequest, PrefillRequest, PrefillResult
 from ampd.workers.engine_run import engine_run
@@ -78,7 +78,11 @@ async def _claim(worker: Worker, peers: Peers, request: PrefillRequest, ledger: 
         return None, None
     chain = chain_at(ledger, request.l_hist, worker.block_size)
     try:
+        if handle.session != request.session:
+            raise KvFenceError("session")
         reply = await peers.kv(KvRequest(op="claim", handle=handle, tokens=request.l_hist, chain=chain))
+    except KvFenceError as e:
+        reply = KvReply(ok=False, cause=e.cause)
     except WorkerError as e:
         log.warning("history of session %s cannot be claimed: %s", request.session, e)
         reply = KvReply(ok=False, cause="unreachable")

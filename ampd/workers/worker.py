@@ -159,13 +159,18 @@ class Worker:
         expires_at = min(output.expires_at, time.time() + self._pin_ttl_s)
         return self.pins.issue(id, session, output.ref, output.pinned_tokens, ledger, expires_at, output.params)
 
-    async def release(self, handle: Handle) -> None:
-        """Drop a pin that nobody reads."""
+    async def release(self, handle: Handle | None, session: str | None = None) -> None:
+        """Drop a pin that nobody reads; with `session`, only one of that session's."""
+        if handle is None or session not in (None, handle.session):
+            return
         if self.pins.drop(handle):
             await self.engine.release([handle.ref])
 
     async def kv(self, request: KvRequest) -> KvReply:
-        """Answer a claim, a release or an abandonment."""
+        """Answer a peer; see KvRequest."""
+        if request.op == "finish":
+            await self.engine.finish(request.id)
+            return KvReply(ok=True)
         handle = self.pins.of_round(request.id) if request.op == "abandon" else request.handle
         if request.op == "claim":
             try:

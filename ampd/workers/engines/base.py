@@ -107,6 +107,9 @@ class Engine(Protocol):
     async def abort(self, job_id: str) -> None:
         """Stop a job in any phase. Returns once the engine has taken note; a KV transfer under way is never cut."""
 
+    async def finish(self, job_id: str) -> None:
+        """End a job at its next token as if that were its last: it finishes by length, and is pinned. Before its first: abort."""
+
     async def release(self, refs: Sequence[str]) -> None:
         """Drop pins. Unknown refs are ignored: a pin may have been read or have expired meanwhile."""
 

@@ -230,6 +230,14 @@ class VllmEngine:
             if live.queue is not None:
                 await self._abort(live.queue.request_id)
 
+    async def finish(self, job_id: str) -> None:
+        """End a job at its next token."""
+        from ampd.workers.kv.scheduler import FINISH
+
+        live = self._jobs.get(job_id)
+        if live is not None and live.queue is not None:
+            await self._tell([f"{FINISH}{live.queue.request_id}"])
+
     async def _abort(self, internal: str) -> None:
         if self._llm is not None:
             await self._llm.abort(internal, internal=True)
