@@ -59,6 +59,8 @@ def _arguments(graph: Graph, worker: Worker, model: Path, port: int) -> list[str
 
 def _environment(worker: Worker) -> dict[str, str]:
     env = {**os.environ, **worker.env, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if worker.cores or worker.kv_cache_gib is not None:
+        env["TORCHDYNAMO_DISABLE"] = "1"  # a CPU machine need not have a compiler
     if worker.cores:
         env["VLLM_CPU_OMP_THREADS_BIND"] = worker.cores[0]
     if worker.kv_cache_gib is not None:
