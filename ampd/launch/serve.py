@@ -116,8 +116,8 @@ def _announce(running: RunningGraph, only: Sequence[str], seconds: float, progre
     if only:
         progress.note(f"ready in {seconds:.0f} s: {', '.join(running.pids)}, namespace {running.namespace}")
         return
-    question = [{"role": "user", "content": "What is the capital of France?"}]
-    body = {"model": running.graph.model.served_name, "messages": question, "temperature": 0}
+    question = [{"role": "user", "content": "Name the capital of Italy."}]
+    body = {"model": running.graph.model.served_name, "messages": question, "max_tokens": 40, "temperature": 0}
     curl = f"curl -s {running.url}/v1/chat/completions -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"
     progress.note(
         f"ready in {seconds:.0f} s: {running.url} serves {running.graph.model.served_name}; Ctrl-C stops it. Try:\n  {curl}"
