@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import click
@@ -48,6 +49,9 @@ def main(
         for error in errors.exceptions:
             click.echo(f"ampd worker: {error}", err=True)
         sys.exit(2 if errors.subgroup(ConfigError) else 1)
+    # Everything is closed. Python's own teardown of the engine's libraries takes seconds, which a stop does not have.
+    logging.shutdown()
+    os._exit(0)
 
 
 if __name__ == "__main__":
