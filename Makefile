@@ -27,8 +27,8 @@ lint: setup ## ruff, mypy --strict and the import rules
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_arrows.py
 
-bench: setup ## replay the recorded sessions through a graph; ARGS="FOLDER --compare" and the like go to ampd bench text
-	@exec $(BIN)/ampd bench text $(ARGS)
+bench: setup ## time the rounds of generated sessions through a graph, by path; ARGS go to python -m benchmarks.rounds
+	@exec $(BIN)/python -m benchmarks.rounds $(ARGS)
 
 clean: ## remove .venv, caches and build output (the demo model's cache stays)
 	rm -rf .venv build results .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
