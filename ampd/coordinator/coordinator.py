@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from random import Random
 from typing import Any
@@ -83,13 +83,26 @@ class Coordinator:
             outcome, error = "refused" if isinstance(e, RequestError) else "failed", f"{type(e).__name__}: {e}"
             raise
         finally:
-            self._running -= 1
-            if self._running == 0:
-                self._idle.set()
-            log_end(round, outcome, error)
-            self.counters.ended(round, outcome)
-            if round.phase is not Phase.CLOSED:  # in a task: a generator that is thrown away may not await
-                self._closing.background(self._closing.unserved(round))
+            # In tasks, both: a generator that is thrown away may not await.
+            if round.rest is None:
+                self._over(round, outcome, error)
+            else:
+                self._closing.background(self._wind_up(round, round.rest))
+
+    async def _wind_up(self, round: Round, rest: Coroutine[Any, Any, None]) -> None:
+        try:
+            await rest
+        finally:
+            self._over(round, "abandoned", "")
+
+    def _over(self, round: Round, outcome: str, error: str) -> None:
+        self._running -= 1
+        if self._running == 0:
+            self._idle.set()
+        log_end(round, outcome, error)
+        self.counters.ended(round, outcome)
+        if round.phase is not Phase.CLOSED:
+            self._closing.background(self._closing.unserved(round))
 
     async def drain(self, timeout_s: float) -> None:
         """Wait for the running rounds, then for what they left to do."""

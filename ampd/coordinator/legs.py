@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from ampd.coordinator.closing import Closing
 from ampd.coordinator.round import Phase, Round
 from ampd.coordinator.workers import Caller, Leg, Workers
 from ampd.errors import RequestError, RoundCancelled, WorkerError
-from ampd.messages import DecodeChunk, DecodeRequest, PrefillRequest
+from ampd.messages import DecodeChunk, DecodeRequest, Handle, KvRequest, PrefillRequest
 from ampd.policy.types import Decision
+
+log = logging.getLogger(__name__)
+
+# How long a round that was told to finish may take: one engine step and its last chunk.
+_FINISH_S = 10.0
 
 
 class Legs:
@@ -61,17 +67,51 @@ class Legs:
         """
         round.phase = Phase.STARTING
         request = self._decode_request(round, decision, caller)
-        async with _call(caller, round.leg) as leg:
+        async with _call(caller, round.leg, lambda: self._finish(round)) as leg:
             round.awaiting = round.bound.id
             round.custody.lend_to_decode(decision.path)
             chunks = aiter(self._workers.decode(round.bound.id, request, leg))
-            while (chunk := await self._next(chunks)) is not None:
-                if chunk.refused is not None:
-                    raise RequestError(chunk.refused)
-                self._note(round, chunk)
-                yield chunk
+            try:
+                while (chunk := await self._next(chunks)) is not None:
+                    if chunk.refused is not None:
+                        raise RequestError(chunk.refused)
+                    self._note(round, chunk)
+                    yield chunk
+            except GeneratorExit:
+                if not round.can_finish:
+                    raise
+                round.rest = self._rest(round, chunks, leg)  # which may await; the leg is its own to stop
+                return
             if round.stats is None:
                 raise WorkerError(f"decode worker {round.bound.id} ended round {round.id} without its last chunk")
+        if round.left:
+            raise RoundCancelled(round.id)
+
+    async def _finish(self, round: Round) -> bool:
+        """Have a round that streams end with its KV kept; False for one that must be stopped instead."""
+        if not round.can_finish:
+            return False
+        round.left = True
+        try:
+            return (await self._workers.kv(round.bound.id, KvRequest(op="finish", id=round.leg))).ok
+        except WorkerError:
+            return False
+
+    async def _rest(self, round: Round, chunks: AsyncIterator[DecodeChunk], leg: Leg) -> None:
+        """Read what is left of a round that nobody pulls any more, and close it with the handle that its last chunk carries."""
+        handle: Handle | None = None
+        try:
+            async with asyncio.timeout(_FINISH_S):
+                told = await self._finish(round)
+                while told and round.stats is None and (chunk := await anext(chunks, None)) is not None:
+                    self._note(round, chunk)
+                    handle = chunk.handle
+        except (WorkerError, TimeoutError) as e:
+            log.warning("round %s, which nobody reads, ends without its KV: %s", round.id, e)
+        if round.stats is None:
+            leg.stop_generating()
+        else:
+            await self._closing.served(round, handle)
 
     def _decode_request(self, round: Round, decision: Decision, caller: Caller) -> DecodeRequest:
         return DecodeRequest(
@@ -111,14 +151,19 @@ class Legs:
 
 
 @asynccontextmanager
-async def _call(caller: Caller, id: str) -> AsyncIterator[Leg]:
-    """A leg that is stopped when its caller goes away or its use fails. Raises RoundCancelled when the caller is gone."""
+async def _call(caller: Caller, id: str, finish: Callable[[], Awaitable[bool]] | None = None) -> AsyncIterator[Leg]:
+    """A leg that is stopped when its caller goes away or its use fails. Raises RoundCancelled when the caller is gone.
+
+    `finish` has the worker end it soon, or says that it cannot; the leg is then stopped only if it does not end.
+    """
     if caller.gone():
         raise RoundCancelled(id)
     leg = caller.leg(id)
 
     async def watch() -> None:
         await caller.wait_gone()
+        if finish is not None and await finish():
+            await asyncio.sleep(_FINISH_S)
         leg.stop_generating()
 
     watcher = asyncio.create_task(watch())
@@ -126,7 +171,7 @@ async def _call(caller: Caller, id: str) -> AsyncIterator[Leg]:
     try:
         yield leg
         ended = True
-    except WorkerError as e:
+    except (WorkerError, TimeoutError) as e:
         if caller.gone():
             raise RoundCancelled(id) from e
         raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from ampd.coordinator.custody import Custody
 from ampd.coordinator.keys import SessionKey
@@ -20,7 +22,9 @@ class Phase(Enum):
     PREFILLING  the prefill worker is told to stop; it ends a read under way by itself. The history is released: it may be claimed
     STARTING    decode dispatched, no token yet: the decode worker is told to stop. Of a remote round, the prefill worker's pin is
                 released after a grace, since it may be being read; of a local one, the history goes back to the session
-    STREAMING   the decode worker is told to stop. Of a local round, the history goes back to the session
+    STREAMING   the decode worker is told to finish: the session keeps the KV of all tokens so far. A stop string looks the same:
+                the frontend cuts the answer there and goes away. A round that leaves no KV is stopped: of a local one, the history
+                goes back to the session
     CLOSED      nothing is left to do
     """
 
@@ -67,6 +71,8 @@ class Round:
     queued_on: int | None = None
     attempt: int = 0
     awaiting: int | None = None  # the worker that may be leaving a pin whose handle has not arrived
+    left: bool = False  # nobody reads its tokens any more: it was told to finish
+    rest: Coroutine[Any, Any, None] | None = None  # what remains to be done when it was dropped while it could finish
     prefill_failed: str | None = None
     prefilled: PrefillResult | None = None
     stats: RoundStats | None = None
@@ -87,6 +93,11 @@ class Round:
     def keep(self) -> bool:
         """Whether the decode worker should keep the KV for a next round."""
         return self.row is not None and not self.ask.final and self.ask.choices == 1
+
+    @property
+    def can_finish(self) -> bool:
+        """Whether ending its decoding now, rather than stopping it, leaves KV for a next round."""
+        return self.phase is Phase.STREAMING and self.stats is None and self.keep
 
     @property
     def l_incr(self) -> int:

@@ -162,6 +162,19 @@ class ApiGraph:
         lines = self.record.read_text().splitlines() if self.record.exists() else []
         return [event for event in map(json.loads, lines) if event["what"] == what]
 
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """The Coordinators' structured lines of one kind, in order for each Coordinator."""
+        logs = "".join(path.read_text() for path in sorted(self.folder.glob("coordinator-*.log")))
+        return [json.loads(line[line.index("{") :]) for line in logs.splitlines() if f'"event":"{event}"' in line]
+
+    def wait_logged(self, event: str, id_not_in: set[str]) -> dict[str, Any]:
+        """The first line of a kind with an id that is new."""
+        deadline = time.monotonic() + 10
+        while not (found := [line for line in self.logged(event) if line["id"] not in id_not_in]):
+            assert time.monotonic() < deadline, f"no {event}: {self.logs()}"
+            time.sleep(0.05)
+        return found[0]
+
     def wait_heard(self, what: str, more_than: int = 0, **fields: Any) -> list[dict[str, Any]]:
         deadline = time.monotonic() + 10
         while len(found := [e for e in self.heard(what) if fields.items() <= e.items()]) <= more_than:

@@ -41,6 +41,7 @@ BLOCK = 16
 class Echo:
     def __init__(self, id: int, store: RedisStore, record: Path) -> None:
         self.id, self.epoch, self._store, self._record, self._refs = id, uuid.uuid4().hex, store, record, 0
+        self._finishing: set[str] = set()
 
     def note(self, what: str, **fields: Any) -> None:
         with self._record.open("a") as file:
@@ -75,6 +76,8 @@ class Echo:
                 if context.is_stopped():
                     self.note("stopped", after=i)
                     return
+                if request.id in self._finishing:
+                    said = said[: i + 1]
                 last = i == len(said) - 1
                 output = {"token_ids": [token], "index": choice, **({"finish_reason": "length"} if last else {})}
                 if last and choice + 1 == (request.request["sampling_options"].get("n") or 1):
@@ -103,6 +106,8 @@ class Echo:
     async def kv(self, raw: dict[str, Any], context: Context) -> AsyncIterator[dict[str, Any]]:
         request = decode(KvRequest, raw)
         self.note(request.op, ref=request.handle and int(request.handle.ref), id=request.id)
+        if request.op == "finish":
+            self._finishing.add(request.id)
         yield encode(KvReply(ok=True))
 
 

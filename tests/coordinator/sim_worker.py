@@ -44,6 +44,8 @@ class SimWorker:
         self.causes: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.dead = False
+        self.finishing: dict[str, asyncio.Event] = {}  # of the rounds that stream
+        self.finishes: list[str] = []  # heard
         self._refs = itertools.count()
 
     # ---- test controls
@@ -67,13 +69,15 @@ class SimWorker:
         for gate in self.gates.values():
             gate.set()
 
-    async def _pass(self, phase: str, leg: SimLeg, stoppable: bool = True) -> None:
+    async def _pass(self, phase: str, leg: SimLeg, stoppable: bool = True, finish: asyncio.Event | None = None) -> None:
         if phase in self.reached:
             self.reached[phase].set()
         if phase in self.gates:
             waits = [asyncio.ensure_future(self.gates[phase].wait())]
             if stoppable:
                 waits.append(asyncio.ensure_future(leg.stopped.wait()))
+            if finish is not None:
+                waits.append(asyncio.ensure_future(finish.wait()))
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
@@ -102,6 +106,13 @@ class SimWorker:
 
     def kv_call(self, request: KvRequest) -> KvReply:
         """The `kv` endpoint."""
+        if request.op == "finish":
+            if self.failures.get("finish"):
+                raise self.failures["finish"].pop(0)
+            self.finishes.append(request.id)
+            if request.id in self.finishing:
+                self.finishing[request.id].set()
+            return KvReply(ok=True)
         if request.op == "abandon":
             if (left := self.pins.of_round(request.id)) is not None:
                 self.drop(left)
@@ -164,13 +175,7 @@ class SimWorker:
         if request.request.get("refuse"):
             emit(DecodeChunk(output={"token_ids": []}, refused="the engine says no"))
             return
-        generated: list[int] = []
-        for i in range(wanted):
-            token = next_token(computed + generated)
-            generated.append(token)
-            if i < wanted - 1:
-                emit(DecodeChunk(output={"token_ids": [token], "index": 0}))
-                await self._pass("streaming", leg)
+        generated = await self._generate(request.id, computed, wanted, leg, emit)
         handle = self.issue(request.id, request.session, (computed + generated)[:-1]) if request.keep else None
         if request.path == "local" and handle is not None and request.history is not None:
             self.drop(request.history)
@@ -178,7 +183,7 @@ class SimWorker:
         stats = RoundStats(
             ttft_s=0.01,
             itl_s=0.001,
-            tokens_out=wanted,
+            tokens_out=len(generated),
             queue_s=0.0,
             read_s=0.0,
             read_tokens=read,
@@ -188,6 +193,22 @@ class SimWorker:
         )
         output = {"token_ids": generated[-1:], "index": 0, "finish_reason": "length"}
         emit(DecodeChunk(output=output, stats=stats, handle=handle))
+
+    async def _generate(
+        self, id: str, computed: list[int], wanted: int, leg: SimLeg, emit: Callable[[DecodeChunk], None]
+    ) -> list[int]:
+        """All tokens of an answer; all but the last have been emitted."""
+        generated: list[int] = []
+        finish = self.finishing[id] = asyncio.Event()
+        try:
+            while True:
+                generated.append(next_token(computed + generated))
+                if len(generated) == wanted or finish.is_set():
+                    return generated
+                emit(DecodeChunk(output={"token_ids": generated[-1:], "index": 0}))
+                await self._pass("streaming", leg, finish=finish)
+        finally:
+            del self.finishing[id]
 
     async def _prompt_kv(self, request: DecodeRequest, leg: SimLeg) -> tuple[list[int], str | None, int, int]:
         ledger = build(request.token_ids, BLOCK)

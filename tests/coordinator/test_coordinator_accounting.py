@@ -20,7 +20,7 @@ PHASES = ["queued", "reading", "prefilling", "prefilled", "transferring", "start
 
 
 class Agent:
-    """One session whose client sends, rewrites, hangs up and starts anew at random."""
+    """One session whose client sends, rewrites, hangs up, drops answers and starts anew at random."""
 
     def __init__(self, driver: Driver, name: str, seed: int) -> None:
         self.driver, self.name, self.rng = driver, name, Random(f"{name}{seed}")
@@ -36,8 +36,13 @@ class Agent:
         caller, answer = SimCaller(), Answer()
         if rng.random() < 0.3:
             asyncio.get_running_loop().call_later(rng.random() * 0.01, caller.hang_up)
+        read = rng.randrange(1, 4) if rng.random() < 0.4 else 1000
         with contextlib.suppress(RoundCancelled, WorkerError, NoWorkers):
-            await self.driver.round(raw, caller, answer)
+            async with contextlib.aclosing(self.driver.coordinator.serve(raw, caller)) as outputs:
+                async for output in outputs:
+                    answer.outputs.append(output)
+                    if len(answer.outputs) == read:
+                        break
         right = answer_to(self.tokens, raw["stop_conditions"]["max_tokens"])
         assert answer.tokens == right[: len(answer.tokens)], "an answer came from the wrong KV"
         self.tokens = (self.tokens + answer.tokens + fresh_tokens(rng.randrange(1, 9)))[:3_000]
@@ -74,6 +79,7 @@ async def storm(cluster: SimCluster, store: StateStore, seed: int) -> Driver:
     for driver in drivers:
         await driver.settle()
     assert cluster.issued > 40
+    assert sum(len(w.finishes) for w in cluster.workers.values()) > 2
     assert await drivers[0].queued() == 0
     assert max((n for w in cluster.workers.values() for n in w.ended.values()), default=0) <= 1, "no pin ends twice"
     return drivers[0]

@@ -174,15 +174,33 @@ def test_no_bad_request_leaves_anything_behind(api: ApiGraph, redis_child: Redis
     assert not list(client.scan_iter(f"*{api.graph.name}*:session:*refuse*")), "keys are hashed"
 
 
-def test_a_client_that_hangs_up_stops_its_round(api: ApiGraph) -> None:
-    before = len(api.heard("stopped"))
-    response = api.connect(CHAT, say("z" * 200, stream=True, max_tokens=150), session("slow hang-up"))
+def hang_up(api: ApiGraph, headers: dict[str, str]) -> dict[str, Any]:
+    """Leave a slow answer after its first event. Returns what the Coordinator says of its end."""
+    before = {line["id"] for line in api.logged("ampd.round")}
+    response = api.connect(CHAT, say("z" * 200, stream=True, max_tokens=150), headers)
     assert response.readline().startswith(b"data: ")
     response.close()
-    stopped = api.wait_heard("stopped", more_than=before)
-    assert stopped[-1]["after"] < 100
-    api.wait_heard("abandon")
+    return api.wait_logged("ampd.round", before)
+
+
+def test_a_client_that_hangs_up_ends_its_round_and_keeps_its_history(api: ApiGraph) -> None:
+    ended = hang_up(api, session("slow hang-up"))
+    assert ended["outcome"] in ("cancelled", "abandoned")
+    assert 1 < ended["tokens_out"] < 100
+    api.wait_heard("finish", id=ended["id"])
     status, answer = api.post(CHAT, say("z" * 200, max_tokens=3), session("slow hang-up"))
+    assert status == 200
+    figures = answer["nvext"]["engine_data"]["ampd"]
+    assert (figures["round"], figures["l_hist"]) == (2, (figures["prompt_tokens"] - 1) // 16 * 16)
+
+
+def test_a_client_that_hangs_up_stops_its_final_round(api: ApiGraph) -> None:
+    stopped, abandoned = len(api.heard("stopped")), len(api.heard("abandon"))
+    ended = hang_up(api, session("slow goodbye", **{"x-dynamo-session-final": "true"}))
+    assert ended["outcome"] in ("cancelled", "abandoned")
+    assert api.wait_heard("stopped", more_than=stopped)[-1]["after"] < 100
+    api.wait_heard("abandon", more_than=abandoned)
+    status, answer = api.post(CHAT, say("z" * 200, max_tokens=3), session("slow goodbye"))
     assert status == 200
     assert answer["nvext"]["engine_data"]["ampd"]["round"] == 1, "the round that was cut short does not count"
 
@@ -197,7 +215,7 @@ def test_one_structured_line_a_decision_without_raw_ids(api: ApiGraph) -> None:
     api.post(CHAT, say("l" * 50), session("secret-name"))
     logs = "".join((api.folder / f"coordinator-{n}.log").read_text() for n in (0, 1))
     assert "secret-name" not in logs
-    lines = [json.loads(line[line.index("{") :]) for line in logs.splitlines() if '"event":"ampd.route"' in line]
+    lines = api.logged("ampd.route")
     assert len({line["id"] for line in lines}) > 10
     assert {"path", "reason", "estimates", "l_hist", "l_incr", "session"} <= set(lines[-1])
 

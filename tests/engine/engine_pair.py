@@ -77,12 +77,15 @@ class Result:
         return [t for o in self.outputs for t in o.output["token_ids"]]
 
 
-async def run(engine: VllmEngine, **job: Any) -> Result:
-    """Run a job to its end."""
+async def run(engine: VllmEngine, finish_after: int | None = None, **job: Any) -> Result:
+    """Run a job to its end. With `finish_after`, it is told to finish once it has that many tokens."""
     result = Result()
     job.setdefault("id", f"job-{next(_ids)}")
     async for output in engine.generate(EngineJob(**job)):
         result.outputs.append(output)
+        if finish_after is not None and len(result.tokens) >= finish_after:
+            finish_after = None
+            await engine.finish(job["id"])
     result.ended_at = time.time()
     assert result.last.finished
     assert not any(output.finished for output in result.outputs[:-1])
@@ -120,7 +123,9 @@ class Session:
     handle: EngineOutput | None = None
     salt: str = field(default_factory=lambda: f"session-{next(_ids)}")  # its own part of the prefix caches
 
-    async def round(self, path: str, increment: list[int], n: int = 8, **more: Any) -> tuple[list[int], Result, Result | None]:
+    async def round(
+        self, path: str, increment: list[int], n: int = 8, finish_after: int | None = None, **more: Any
+    ) -> tuple[list[int], Result, Result | None]:
         """Play one round; returns its tokens, D's result and P's, if any. The older pin ends with the round."""
         self.tokens += increment
         before, self.handle = self.handle, None
@@ -132,6 +137,7 @@ class Session:
         release = [before.ref] if before is not None and before.ref is not None else []
         result = await run(
             self.pair.decode,
+            finish_after,
             kind="decode",
             token_ids=list(self.tokens),
             request=request(n, **more),

@@ -15,6 +15,7 @@ from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.request import Request
 
 from ampd.workers.kv.quiet import relaxed_progress_thread
 from ampd.workers.kv.scheduler import AmpdPrefillScheduler, AmpdScheduler
@@ -37,6 +38,7 @@ RELIED_ON: dict[type, str] = {
     Scheduler: "kv_holding_waiting finished_recving_kv_req_ids finished_req_ids has_finished_requests finish_requests",
     KVCacheManager: "block_pool evict_blocks",
     AsyncLLM: "assign_request_id notify_kv_transfer_request_rejected abort_immediately errored",
+    Request: "max_tokens num_output_tokens is_finished",
     SpinCondition: "busy_loop_s last_read",
 }
 

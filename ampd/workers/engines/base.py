@@ -108,7 +108,10 @@ class Engine(Protocol):
         """Stop a job in any phase. Returns once the engine has taken note; a KV transfer under way is never cut."""
 
     async def finish(self, job_id: str) -> None:
-        """End a job at its next token as if that were its last: it finishes by length, and is pinned. Before its first: abort."""
+        """End a job of one choice at its next token: it finishes by length, and is pinned. One that has none yet is aborted.
+
+        Unknown ids are ignored: a job may have ended meanwhile.
+        """
 
     async def release(self, refs: Sequence[str]) -> None:
         """Drop pins. Unknown refs are ignored: a pin may have been read or have expired meanwhile."""

@@ -23,7 +23,7 @@ def sampling_params(
     """How to sample a job. `defaults` come from the model's generation_config.json.
 
     Raises RequestError for values that vLLM refuses. Stop strings are not among them: Dynamo's frontend has the text and
-    stops there, which reaches the engine as an abort.
+    stops there, which reaches the engine as `Engine.finish`, or as an abort if the round leaves no KV.
     """
     try:
         params = _prefill_params() if job.kind == "prefill" else _decode_params(job, defaults, max_model_len)

@@ -38,6 +38,7 @@ class _Live:
     """A job under way, and where vLLM puts its results once it knows it."""
 
     queue: Any = None
+    begun: bool = False  # it has tokens
     aborted: bool = False
 
 
@@ -166,6 +167,7 @@ class VllmEngine:
             while not ended:
                 result = queue.get_nowait() or await queue.get()
                 pieces = mapper.map(result)
+                live.begun = live.begun or bool(pieces)
                 for piece in pieces[:-1] if result.finished else pieces:
                     yield piece
                 if result.finished:
@@ -231,12 +233,14 @@ class VllmEngine:
                 await self._abort(live.queue.request_id)
 
     async def finish(self, job_id: str) -> None:
-        """End a job at its next token."""
+        """End a job at its next token, or abort it before its first."""
         from ampd.workers.kv.scheduler import FINISH
 
         live = self._jobs.get(job_id)
-        if live is not None and live.queue is not None:
+        if live is not None and live.begun:
             await self._tell([f"{FINISH}{live.queue.request_id}"])
+        elif live is not None:
+            await self.abort(job_id)
 
     async def _abort(self, internal: str) -> None:
         if self._llm is not None:

@@ -34,7 +34,7 @@ class AmpdScheduler(AsyncScheduler):  # type: ignore[misc]
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Any]:
         """Abort requests; for one that has finished and is pinned, release the pin."""
         ids = [request_ids] if isinstance(request_ids, str) else None if request_ids is None else list(request_ids)
-        ids = ids and [request_id for request_id in ids if not self._ends_by_itself(request_id)]
+        ids = ids and [request_id for request_id in ids if not self._finishes(request_id)]
         for request_id in ids or ():
             self._poll = self._poll or request_id == POLL
             request = self.requests.get(request_id)
@@ -43,16 +43,13 @@ class AmpdScheduler(AsyncScheduler):  # type: ignore[misc]
         aborted: list[Any] = super().finish_requests(ids, finished_status)
         return aborted
 
-    def _ends_by_itself(self, request_id: str) -> bool:
-        """Whether an id asks for a request to end at its next token, and it will. One without tokens yet is aborted instead."""
-        if not request_id.startswith(FINISH):
+    def _finishes(self, name: str) -> bool:
+        """Whether a name asks for a request to end at its next token; sees to it, if the request still runs."""
+        if not name.startswith(FINISH):
             return False
-        request = self.requests.get(request_id.removeprefix(FINISH))
-        if request is None or request.is_finished():
-            return True
-        if not request.num_output_tokens:
-            super().finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
-        else:
+        request = self.requests.get(name.removeprefix(FINISH))
+        if request is not None and not request.is_finished():
+            # vLLM compares the two after every token. Steps that it has scheduled ahead are dropped, as with any length.
             request.max_tokens = min(request.max_tokens, request.num_output_tokens + 1)
         return True
 
