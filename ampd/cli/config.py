@@ -1,4 +1,4 @@
-"""`ampd config`: look at a graph file without running it."""
+"""`ampd config`: look at a graph file without running it. Neither vLLM, NIXL nor Dynamo is needed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from ampd.cli.options import graph_argument, set_option
 from ampd.config import dump_graph, load_graph
+from ampd.launch.preflight import check_graph
 
 
 @click.group()
@@ -17,8 +18,13 @@ def config() -> None:
 @graph_argument
 @set_option
 def check(graph_file: str, sets: tuple[str, ...]) -> None:
-    """Check keys, types and values; exit with 2 and one line when something is wrong."""
+    """Check a graph for this machine as `ampd serve` does before it starts anything.
+
+    Keys, types, values, cores, the state's URL, the profile and the model folder. One line and exit code 2 when the configuration
+    is wrong in itself, 1 when this machine lacks what it names.
+    """
     graph = load_graph(graph_file, sets)
+    check_graph(graph)
     workers = ", ".join(f"{group.replicas} {group.role} ({group.name})" for group in graph.workers)
     click.echo(f"{graph_file}: ok: graph {graph.name}, model {graph.model.served_name}, {workers}")
 

@@ -1,4 +1,9 @@
-"""The `ampd` command. Errors of ampd are one line on standard error: exit code 2 for a bad configuration, 1 otherwise."""
+"""The `ampd` command. Errors of ampd are one line on standard error.
+
+Exit code 2: the configuration is wrong in itself (an unknown key, an impossible value). 1: this machine lacks what it names (model
+folder, profile, Redis, port, package), or a process of the graph died. `bench` and `demo` exit with 1 when their run
+found something wrong, and with 2 after any error.
+"""
 
 from __future__ import annotations
 

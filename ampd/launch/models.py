@@ -33,19 +33,23 @@ def model_folder(graph: Graph) -> Path:
     return cache_dir() / "models" / f"{_NAMES[name]}-{RECIPE}" if name in BUILT_IN_MODELS else Path(name).absolute()
 
 
+def check_model(graph: Graph) -> None:
+    """Raise SetupError when the graph's model is a folder without a model. A built-in one may still have to be made."""
+    if graph.model.path not in BUILT_IN_MODELS:
+        _check_folder(model_folder(graph))
+
+
 def resolve_model(graph: Graph, note: Callable[[str], None] = lambda text: None) -> Path:
     """The folder of the graph's model, complete. `note` hears of work that takes long (the demo model: once, about 30 s).
 
     Raises SetupError when the folder is no model, or a built-in model cannot be made.
     """
+    check_model(graph)
     folder = model_folder(graph)
     name = graph.model.path
-    if name in BUILT_IN_MODELS:
-        if not folder.is_dir():
-            note(f"preparing model '{name}' in {folder} (once)")
-            _make(name, folder)
-        return folder
-    _check_folder(folder)
+    if name in BUILT_IN_MODELS and not folder.is_dir():
+        note(f"preparing model '{name}' in {folder} (once)")
+        _make(name, folder)
     return folder
 
 
@@ -64,8 +68,18 @@ def _make(name: str, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         made = Path(temporary) / "model"
+        # torch leaves its compiler's cache folder in TMPDIR.
+        scratch = Path(temporary) / "tmp"
+        scratch.mkdir()
         command = [sys.executable, "-P", "-m", "ampd.launch.make_model", name, str(made)]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "TMPDIR": str(scratch)},
+        )
         if done.returncode:
             lines = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
             raise SetupError(f"model.path: model '{name}' cannot be made: {lines[-1]}")

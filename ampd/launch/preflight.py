@@ -12,10 +12,24 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ampd.config import Graph
+from ampd.cost_model import load_profile
 from ampd.errors import ConfigError, SetupError
+from ampd.launch.models import check_model
+from ampd.state.factory import open_store
 
 _PACKAGES = {"dynamo": "ai-dynamo", "vllm": "vllm", "nixl": "nixl"}
 PREFERRED_PORT = 8000
+
+
+def check_graph(graph: Graph) -> None:
+    """What a graph asks of this machine, as far as files and values tell: nothing is started, made or connected to.
+
+    Raises ConfigError and SetupError. Needs none of the packages that `check_packages` asks for.
+    """
+    check_cores(graph)
+    check_state_url(graph)
+    check_profile(graph)
+    check_model(graph)
 
 
 def check_packages() -> None:
@@ -26,9 +40,20 @@ def check_packages() -> None:
 
 
 def check_profile(graph: Graph) -> None:
-    """Raise SetupError when the graph names a profile that is not there."""
-    if graph.profile is not None and not Path(graph.profile).is_file():
+    """Raise SetupError when the graph names a profile that is not there, cannot be read, or is of other engines."""
+    if graph.profile is None:
+        return
+    if not Path(graph.profile).is_file():
         raise SetupError(f"profile: {graph.profile} is no file; measure one with 'ampd profile' or name another")
+    profile = load_profile(graph.profile)
+    for group in graph.workers:
+        profile.check(model=graph.model.served_name, theta=group.tensor_parallel, block_size=graph.model.block_size)
+
+
+def check_state_url(graph: Graph) -> None:
+    """Raise ConfigError when `state.url` is no URL of a Redis, or its password is not in the environment."""
+    if graph.state.url != "embedded":
+        open_store(graph)
 
 
 def check_cores(graph: Graph) -> None:

@@ -105,9 +105,8 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
 def prepare(graph: Graph, progress: Progress, only: Sequence[str] = (), preferred_port: int = 0) -> Graph:
     """Check this machine against the graph and settle what the graph leaves open. Raises ConfigError and SetupError."""
     check_components(graph, only)
-    preflight.check_cores(graph)
+    preflight.check_graph(graph)
     preflight.check_packages()
-    preflight.check_profile(graph)
     resolve_model(graph, progress.note)
     return settle(graph, preferred_port)
 

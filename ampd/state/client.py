@@ -19,7 +19,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
 
-from ampd.errors import SetupError, StateError
+from ampd.errors import ConfigError, SetupError, StateError
 
 Arg = str | bytes | int | float
 _LUA = Path(__file__).parent / "lua"
@@ -61,7 +61,7 @@ class RedisClient:
                 **options,
             )
         except ValueError as e:
-            raise SetupError(f"state.url {self.where}: {e}; use redis://, rediss:// or unix://") from None
+            raise ConfigError(f"state.url {self.where}: {e}; use redis://, rediss:// or unix://") from None
         self._redis: Any = aioredis.Redis.from_pool(pool)  # redis-py types its commands for sync and async at once
 
     async def connect(self, key: str, value: str) -> str:
@@ -139,6 +139,9 @@ def _settle(task: asyncio.Task[Any], late: Callable[[Any], None] | None) -> None
 
 
 def _without_password(url: str) -> str:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as e:
+        raise ConfigError(f"state.url: {e}; use redis://, rediss:// or unix://") from None
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}"

@@ -31,7 +31,7 @@ class RedisStore:
     """Every call is one script, so atomic, and one round trip; every time is Redis time."""
 
     def __init__(self, url: str, password: str | None, graph: str, settings: StoreSettings | None = None) -> None:
-        """Raises SetupError on a URL of another kind than redis://, rediss:// or unix://."""
+        """Raises ConfigError on a URL of another kind than redis://, rediss:// or unix://."""
         self._settings = settings or StoreSettings()
         self._client = RedisClient(url, password, self._settings.deadline_s, self._settings.pool_size)
         self._graph = graph

@@ -41,6 +41,30 @@ def test_check_needs_no_engine(graph: Path) -> None:
     assert done.stdout == f"{graph}: ok: graph mine, model smollm2-135m, 1 decode (d)\n"
 
 
+@pytest.mark.parametrize(
+    ("key", "code", "words"),
+    [
+        ("model.path=/no/such/folder", 1, "model.path: /no/such/folder is no folder; give a model folder or one of "),
+        ("profile=/no/such.json", 1, "profile: /no/such.json is no file; measure one with "),
+        ("state.url=http://127.0.0.1", 2, "state.url http://127.0.0.1: "),
+        ("workers=[{name: d, role: decode, cores: ['4096']}]", 2, "workers.0.cores = '4096': core 4096 is not usable here"),
+    ],
+)
+def test_check_finds_what_serve_would(graph: Path, key: str, code: int, words: str) -> None:
+    done = ampd("config", "check", str(graph), "--set", key, code=BLOCK)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"ampd: {words}")
+    assert done.stderr.count("\n") == 1
+    assert ampd("serve", str(graph), "--set", key).stderr == done.stderr
+
+
+@pytest.mark.parametrize("built_in", ["demo", "tiny", "small"])
+def test_check_makes_no_model(graph: Path, tmp_path: Path, built_in: str) -> None:
+    cache = tmp_path / "cache"
+    done = ampd("config", "check", str(graph), "--set", f"model.path={built_in}", code=BLOCK, AMPD_CACHE_DIR=str(cache))
+    assert (done.returncode, done.stderr, cache.exists()) == (0, "", False)
+
+
 def test_show_prints_what_is_in_force(graph: Path) -> None:
     done = ampd("config", "show", str(graph), "--set", "targets.itl_s=0.2", AMPD_TARGETS__TTFT_S="7")
     assert done.returncode == 0

@@ -44,7 +44,10 @@ def test_no_folder(tmp_path: Path) -> None:
         resolve_model(make_graph(tmp_path / "gone"))
 
 
-def test_built_in_model_is_made_once(cache: Path) -> None:
+def test_built_in_model_is_made_once(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    users = tmp_path / "users-tmp"
+    users.mkdir()
+    monkeypatch.setenv("TMPDIR", str(users))
     graph = make_graph(Path("tiny"))
     heard: list[str] = []
     folder = resolve_model(graph, heard.append)
@@ -55,15 +58,20 @@ def test_built_in_model_is_made_once(cache: Path) -> None:
     made_at = folder.stat().st_mtime_ns
     assert resolve_model(graph, heard.append).stat().st_mtime_ns == made_at
     assert len(heard) == 1
+    assert list(users.iterdir()) == [], "torch leaves its compiler's folder in TMPDIR"
 
 
 def test_a_model_that_cannot_be_made_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(cache / "shadow"))
     (cache / "shadow" / "transformers").mkdir(parents=True)
-    (cache / "shadow" / "transformers" / "__init__.py").write_text("raise ImportError('transformers is broken')")
+    (cache / "users-tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(cache / "users-tmp"))
+    code = "import tempfile; tempfile.mkdtemp(); raise ImportError('transformers is broken')"
+    (cache / "shadow" / "transformers" / "__init__.py").write_text(code)
     with pytest.raises(SetupError, match=r"^model.path: model 'tiny' cannot be made: .*transformers is broken"):
         resolve_model(make_graph(Path("tiny")))
     assert list((cache / "models").iterdir()) == []
+    assert list((cache / "users-tmp").iterdir()) == []
 
 
 def test_whoever_is_first_wins(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from graphs import make_graph
 
-from ampd.errors import ConfigError, SetupError
+from ampd.errors import ConfigError, ProfileError, SetupError
 from ampd.launch import preflight
 
 MODEL = Path("/m")
+PROFILE = Path(__file__).parents[2] / "configs" / "profiles" / "smollm2-135m-cpu.json"
 
 
 def test_free_ports_differ() -> None:
@@ -55,6 +56,29 @@ def test_cores() -> None:
 def test_profile() -> None:
     with pytest.raises(SetupError, match="^profile: /no/such.json is no file; measure one with 'ampd profile'"):
         preflight.check_profile(make_graph(MODEL, profile="/no/such.json"))
+
+
+def test_profile_that_does_not_load(tmp_path: Path) -> None:
+    file = tmp_path / "p.json"
+    file.write_text("{")
+    with pytest.raises(ProfileError, match=f"^profile {file}: not valid JSON"):
+        preflight.check_profile(make_graph(MODEL, profile=str(file)))
+
+
+def test_profile_of_another_model() -> None:
+    with pytest.raises(ProfileError, match="^the profile is of model 'smollm2-135m', the engine serves 'm'"):
+        preflight.check_profile(make_graph(MODEL, profile=str(PROFILE)))
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:6379", "127.0.0.1:6379", "redis://127.0.0.1:port", "redis://[::1"])
+def test_state_url(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^state\.url.*; use redis://, rediss:// or unix://$"):
+        preflight.check_state_url(make_graph(MODEL, state={"url": url}))
+
+
+@pytest.mark.parametrize("url", ["embedded", "redis://h", "rediss://h:1/0", "unix:///no/such.sock"])
+def test_state_url_needs_no_redis(url: str) -> None:
+    preflight.check_state_url(make_graph(MODEL, state={"url": url}))
 
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:

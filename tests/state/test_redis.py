@@ -198,7 +198,7 @@ async def test_an_unreachable_redis_is_one_clear_line(tmp_path: Path) -> None:
         assert "\n" not in str(e.value)
         assert "secret" not in str(e.value)
         await store.close()
-    with pytest.raises(SetupError, match="use redis://, rediss:// or unix://"):
+    with pytest.raises(ConfigError, match="use redis://, rediss:// or unix://"):
         RedisStore("http://127.0.0.1", None, "g", SETTINGS)
 
 
