@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ampd.coordinator.round import Round
+from ampd.coordinator.round import Phase, Round
 
 log = logging.getLogger("ampd.coordinator.round")
 
@@ -82,8 +82,9 @@ def log_decision(round: Round) -> None:
 
 
 def log_end(round: Round, outcome: str, error: str) -> None:
-    """One JSON line when the round is over, with what failed if it did."""
-    figures = {"session": round.key and round.key.id, "phase": round.phase.value, "tokens_out": round.tokens_out, **measured(round)}
+    """One JSON line when the round is over, with the phase in which it was left, and with what failed if it did."""
+    phase = Phase.STREAMING if round.left else round.phase  # what was left while it streamed has been closed by now
+    figures = {"session": round.key and round.key.id, "phase": phase.value, "tokens_out": round.tokens_out, **measured(round)}
     _line("ampd.round", {"id": round.id, "outcome": outcome, "error": error or None, **figures})
 
 

@@ -3,39 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import pytest
 from whole_graph import Session, WholeGraph, words
 
-# Long enough for a prefill of about a second and a decode of about as long.
-PROMPT, ANSWER = 5000, 120
+from ampd.bench.rounds import RoundResult
+
+# Long enough for moments of the prefill, and of the decode, to be told apart.
+PROMPT, ANSWER = 3000, 150
+MOMENTS = [0.1, 0.4, 0.8, 1.1, 1.4, 1.7]  # up to 1 within the TTFT, from 1 to 2 within the decode
 
 
-def phases(graph: WholeGraph) -> set[str]:
-    """In which phases rounds have been cancelled so far, as the Coordinators logged."""
-    logs = (graph.running.run_dir / "logs").glob("coordinator-*.log")
-    ends = [line for log in logs for line in log.read_text().splitlines() if '"cancelled"' in line or '"abandoned"' in line]
-    return {m.group(1) for line in ends if (m := re.search(r'"phase": ?"(\w+)"', line))}
+async def begun(graph: WholeGraph, history: int, seed: int) -> tuple[Session, str]:
+    """A session that has `history` tokens, and what the Coordinators call it."""
+    session = Session(graph, words(max(history, 40), seed))
+    first = await session.round()
+    assert first.facts is not None
+    assert first.facts.session is not None
+    return session, first.facts.session
 
 
-@pytest.mark.parametrize("history", [0, 3000])
+def delay(moment: float, plain: RoundResult) -> float:
+    """When to leave a round that takes as long as `plain`, seconds after it was sent."""
+    assert plain.ttft_s is not None
+    return moment * plain.ttft_s if moment < 1 else plain.ttft_s + (moment - 1) * (plain.total_s - plain.ttft_s)
+
+
+async def leave(session: Session, more: list[int], after_s: float) -> None:
+    """Send a round, and close its connection after a time."""
+    before = list(session.tokens)
+    leaving = asyncio.create_task(session.try_round(more, max_tokens=ANSWER))
+    await asyncio.sleep(after_s)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    session.tokens = before
+
+
+@pytest.mark.parametrize("history", [0, 1500])
 async def test_the_next_round_works_whenever_the_client_leaves(graph: WholeGraph, history: int) -> None:
-    expected = None
-    for step in range(10):
-        session = Session(graph, words(max(history, 40), 100 + step))
-        await session.round()
-        before = list(session.tokens)
-        leaving = asyncio.create_task(session.try_round(words(PROMPT - history, 7), max_tokens=ANSWER))
-        await asyncio.sleep(0.02 + 0.25 * step)
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
-        session.tokens = before
-        again = await session.round(words(60, 8), max_tokens=4)
-        assert again.completion_tokens == 4
-        await session.end()
-        expected = again
-    assert expected is not None
+    more = words(PROMPT - history, 7)
+    measured, _ = await begun(graph, history, 100 + history)
+    plain = await measured.round(more, ANSWER, final=True)
+    left: dict[str, float] = {}
+    for step, moment in enumerate(MOMENTS, start=1):
+        session, name = await begun(graph, history, 100 + history + step)
+        left[name] = moment
+        await leave(session, more, delay(moment, plain))
+        again = await session.round(words(60, 8), final=True)
+        fresh = await Session(graph, session.tokens[: again.prompt_tokens]).round(final=True)
+        assert len(again.token_ids) == 8
+        assert again.token_ids == fresh.token_ids, f"after a client that left at {moment}"
+    await graph.settled()
+    ends = [end for end in graph.ends() if end["session"] in left and end["outcome"] in ("cancelled", "abandoned")]
+    met = {left[end["session"]]: end["phase"] for end in ends}
+    assert {"prefilling", "streaming"} <= set(met.values()), f"phases by the moment of leaving: {met}"
 
 
 async def test_waiting_rounds_that_are_cancelled_leave_their_queue(graph: WholeGraph) -> None:

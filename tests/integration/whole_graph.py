@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from ampd.bench.client import Client
 from ampd.bench.rounds import RoundRequest, RoundResult
@@ -39,6 +41,12 @@ class WholeGraph:
                     await asyncio.sleep(0.2)
         except TimeoutError:
             raise AssertionError(f"left behind after {timeout_s} s: {left}") from None
+
+    def ends(self) -> list[dict[str, Any]]:
+        """The Coordinators' lines on the rounds that are over."""
+        mark = '{"event":"ampd.round"'
+        lines = [line for log in (self.running.run_dir / "logs").glob("coordinator-*.log") for line in log.read_text().splitlines()]
+        return [json.loads(line[line.index(mark) :]) for line in lines if mark in line]
 
     async def _left(self) -> list[str]:
         view = await self.store.view()
