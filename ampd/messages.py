@@ -11,9 +11,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from ampd.errors import WorkerError
-
-Role = Literal["prefill", "decode"]
-Path = Literal["local", "remote"]
+from ampd.policy.types import Path as Path
+from ampd.policy.types import Role as Role
 
 
 class Handle(msgspec.Struct, frozen=True):
