@@ -44,6 +44,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
     estimate_s: float
     elapsed_s: float  # since the round's arrival at the Coordinator
     ttft_target_s: float
+    priority: int = 0
     cache_salt: str | None = None
     trace: dict[str, str] | None = None
 
@@ -58,6 +59,7 @@ class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
     read_tokens: int  # history tokens whose KV was read from the decode worker
     cached_tokens: int  # tokens found in the prefill worker's own prefix cache
     recompute: str | None = None  # why the history handle was not used, if it was not
+    kv_written: int = 0  # the worker's `kv_written` after this prefill; see WorkerView
 
 
 class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +86,8 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
     estimate_s: float
     elapsed_s: float
     ttft_target_s: float
+    itl_target_s: float | None = None  # None: the graph's
+    priority: int = 0
     trace: dict[str, str] | None = None
 
 

@@ -44,14 +44,51 @@ class Targets(_Section):
 class Reorder(_Section):
     """Order of the prefill queues."""
 
-    name: Literal["ampd", "fcfs"] = "ampd"
-    window: int = Field(3, ge=1, le=7, description="tasks considered at each dequeue, and the bound on postponements")
+    name: Literal["ampd", "edf", "hrrn", "fcfs"] = "ampd"
+    window: int = Field(3, ge=1, le=64, description="tasks considered at each dequeue, and the bound on postponements")
+
+
+class Predictive(_Section):
+    """Settings of `policy.name: predictive`."""
+
+    margin: Positive = Field(0.9, le=1, description="a candidate meets a target when its prediction is within this share of it")
+    near: float = Field(0.05, ge=0, description="predictions closer than this share are equal, and one is picked at random")
+    deflect: bool = Field(True, description="a decode worker other than the bound one may prefill when it has slack")
+
+
+class ConditionalDisagg(_Section):
+    """Settings of `policy.name: conditional_disagg`, under Dynamo's own names and with its defaults."""
+
+    # completed by the policy's author with Dynamo's keys
+
+
+class Ppd(_Section):
+    """Settings of `policy.name: ppd`."""
+
+    max_new_tokens: int = Field(512, ge=0, description="later rounds with at most this many new tokens prefill locally")
+
+
+class PrefixDecider(_Section):
+    """Settings of `policy.name: prefix_decider`, llm-d's prefix-based decider."""
+
+    # completed by the policy's author with llm-d's keys
 
 
 class Policy(_Section):
     """Online scheduling."""
 
-    name: Literal["paper"] = "paper"
+    name: Literal["paper", "predictive", "dynamo", "conditional_disagg", "ppd", "prefix_decider", "local_only"] = Field(
+        "paper", description="paper: Algorithm 1; predictive: ampd's own; the others are the peers' rules, for comparison"
+    )
+    binding: Literal["kv_room", "predicted_load"] = Field("kv_room", description="how a new session's decode worker is chosen")
+    rebind: Literal["never", "when_cheaper"] = Field(
+        "never", description="when_cheaper: a session leaves a decode worker if what it saves exceeds the price of its history"
+    )
+    local_prefill: Literal["slack", "chunked", "exclusive"] = Field(
+        "slack",
+        description="local prefills beside a running batch: in chunks bounded by the batch's ITL slack, in prefill_chunk-sized "
+        "chunks, or alone while the batch pauses",
+    )
     alpha: Positive = Field(0.9, description="prefill slack: windowed TTFT <= alpha x target")
     beta: Positive = Field(0.85, description="decode slack: windowed ITL <= beta x target")
     window_s: Positive = Field(10.0, description="length of the TTFT and ITL windows, seconds")
@@ -59,6 +96,10 @@ class Policy(_Section):
         default_factory=list, description="for tests: path of round 1, 2, ... of every session, repeating; empty = decide"
     )
     reorder: Reorder = Reorder()
+    predictive: Predictive = Predictive()
+    conditional_disagg: ConditionalDisagg = ConditionalDisagg()
+    ppd: Ppd = Ppd()
+    prefix_decider: PrefixDecider = PrefixDecider()
 
 
 class Sessions(_Section):
@@ -77,7 +118,7 @@ class State(_Section):
 
     url: str = Field("embedded", description="redis://, rediss:// or unix:// URL, or 'embedded' to start a private redis-server")
     password_env: str | None = Field(None, description="name of the environment variable that holds the Redis password")
-    deadline_ms: Positive = Field(50.0, description="longest wait for one state call, milliseconds")
+    deadline_ms: Positive = Field(5.0, description="longest wait for one state call, milliseconds")
     pool_size: int = Field(32, ge=1)
     heartbeat_s: Positive = Field(0.5, description="between two reports of a worker")
     stale_after_s: Positive = Field(5.0, description="a worker silent for this long is no longer routed to")
@@ -101,13 +142,23 @@ class Coordinator(_Section):
     round_timeout_s: Positive = Field(600.0, description="a round without any progress for this long is failed")
 
 
+class Sim(_Section):
+    """Settings of `engine: sim`, a timed model of an engine: no model is computed, its answers are made up."""
+
+    kv_tokens: int = Field(1_000_000, ge=1, description="KV pool in tokens")
+    kv_bytes_per_token: int = Field(1, ge=1, description="for the figures of KV bytes read")
+    speed: Positive = Field(1.0, description="times of the profile are divided by this")
+    per_process: int = Field(32, ge=1, description="replicas in one process")
+
+
 class Worker(_Section):
     """A group of equal workers."""
 
     name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
     role: Literal["prefill", "decode"]
     replicas: int = Field(1, ge=1, le=1024)
-    engine: Literal["vllm"] = "vllm"
+    engine: Literal["vllm", "sim"] = "vllm"
+    sim: Sim = Sim()
     tensor_parallel: int = Field(1, ge=1)
     cores: list[str] = Field(
         default_factory=list, description="CPU engines: cores of each replica in vLLM's notation, for example ['0', '1']"

@@ -28,5 +28,8 @@ class CoarseCostModel:
     def t_dec(self, batch: int, context: int, theta: int) -> float:
         return self.step_s + (self.sequence_s * batch + self.context_s * context) / theta
 
+    def t_mixed(self, batch: int, context: int, chunk: int, theta: int) -> float:
+        return self.t_dec(batch, context, theta) + self.t_pre(0, chunk, theta) - self.step_s
+
     def t_kv(self, tokens: int, theta_src: int, theta_dst: int, direction: Direction) -> float:
         return self.transfer_s + self.transferred_token_s * tokens if tokens > 0 else 0.0

@@ -51,6 +51,10 @@ class PiecewiseCostModel:
         p = pieces[bisect_left(breaks, batch)] if breaks else pieces[0]
         return p.const_s + p.second_s * context + batch * p.each_s
 
+    def t_mixed(self, batch: int, context: int, chunk: int, theta: int) -> float:
+        """The sum of both parts: what a step that shares nothing between them would take, so never less than a real one."""
+        return self.t_dec(batch, context, theta) + self.t_pre(0, chunk, theta)
+
     def t_kv(self, tokens: int, theta_src: int, theta_dst: int, direction: Direction) -> float:
         """Seconds to move the KV of `tokens` tokens; 0 for none."""
         breaks, pieces = _get(self._kv, (theta_src, theta_dst, direction), "T_kv")

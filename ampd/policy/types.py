@@ -49,7 +49,9 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     kv_pinned: int = 0
     kv_promised: int = 0  # promised to sessions bound too recently for the worker's report to show them
     draining: bool = False
-    age_s: float = 0.0  # since the last heartbeat
+    context: int = 0  # tokens of KV that the running batch attends to
+    link_s: float = 0.0  # estimated seconds of KV transfers that this worker's link still owes
+    kv_written: int = 0  # tokens of KV written into the prefix cache since the worker's start: the clock by which it forgets
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,11 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One prefill to place. `decode` is the bound decode worker's id."""
+    """One prefill to place. `decode` is the bound decode worker's id.
+
+    `held` says how many leading tokens of the prompt each prefill worker's own prefix cache is believed to hold: what its last
+    answer left there and its `kv_written` has not pushed out since. Higher `priority` is more urgent; 0 is usual.
+    """
 
     session: str
     number: int
@@ -78,6 +84,8 @@ class Round:
     l_incr: int
     ttft_target_s: float
     itl_target_s: float
+    held: Mapping[int, int] = field(default_factory=dict)
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +108,7 @@ class PrefillTask:
     cost_s: float  # estimated service time
     ttft_target_s: float
     postponed: int = 0
+    priority: int = 0
 
 
 class CostModel(Protocol):
@@ -110,6 +119,9 @@ class CostModel(Protocol):
 
     def t_dec(self, batch: int, context: int, theta: int) -> float:
         """One decode step of `batch` sequences with `context` tokens of KV in all."""
+
+    def t_mixed(self, batch: int, context: int, chunk: int, theta: int) -> float:
+        """One decode step of `batch` sequences with `context` tokens of KV in all that also prefills `chunk` tokens."""
 
     def t_kv(self, tokens: int, theta_src: int, theta_dst: int, direction: Direction) -> float:
         """Moving `tokens` of KV between two workers."""

@@ -11,7 +11,7 @@ import msgspec
 from ampd.messages import Handle
 from ampd.policy.types import ClusterView, PrefillTask
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class WorkerRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -28,6 +28,18 @@ class WorkerRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     kv_free: int = 0
     kv_pinned: int = 0
     draining: bool = False
+    context: int = 0
+    link_s: float = 0.0
+    kv_written: int = 0
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """`tokens` leading tokens that a session's prefill left in a prefill worker's prefix cache, at `written` on its clock."""
+
+    worker: int
+    epoch: str
+    tokens: int
+    written: int
 
 
 class SessionRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -45,6 +57,7 @@ class SessionRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     tokens: int = 0  # tokens the ledger covers
     handle: Handle | None = None
     derived: bool = False
+    held: tuple[Held, ...] = ()  # latest first, a few; empty in a close keeps what is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +86,11 @@ class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
     ttft_target_s: float
     arrived_at: float
     postponed: int = 0
+    priority: int = 0
 
     def task(self) -> PrefillTask:
         """The entry as the reordering policy sees it."""
-        return PrefillTask(self.id, self.arrived_at, self.cost_s, self.ttft_target_s, self.postponed)
+        return PrefillTask(self.id, self.arrived_at, self.cost_s, self.ttft_target_s, self.postponed, self.priority)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,9 @@ def build_view(workers: Iterable[tuple[WorkerRow, Stats]], now: float, stale_aft
             kv_pinned=row.kv_pinned,
             kv_promised=stats.promised + stats.promised_before,
             draining=row.draining,
-            age_s=max(0.0, age),
+            context=row.context,
+            link_s=row.link_s,
+            kv_written=row.kv_written,
         )
         (prefill if row.role == "prefill" else decode).append(view)
     return ClusterView(prefill, decode)

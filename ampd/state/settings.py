@@ -15,7 +15,7 @@ class StoreSettings:
     row, window and queue are deleted.
     """
 
-    deadline_s: float = 0.05
+    deadline_s: float = 0.005
     pool_size: int = 32
     stale_after_s: float = 5.0
     reap_after_s: float = 60.0

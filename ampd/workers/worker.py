@@ -98,6 +98,9 @@ class Worker:
             kv_free=max(0, info.kv_total - load.kv_used),
             kv_pinned=self.pins.tokens,
             draining=self.draining,
+            context=load.context,
+            link_s=load.link_s,
+            kv_written=load.kv_written,
         )
 
     # ---- rounds under way

@@ -23,11 +23,17 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """The engine's last step, as it reported it. `kv_used` counts blocks in use, pinned ones included."""
+    """The engine's last step, as it reported it. `kv_used` counts blocks in use, pinned ones included.
+
+    `context`, `link_s` and `kv_written` are those of WorkerView.
+    """
 
     running: int = 0
     waiting: int = 0
     kv_used: int = 0
+    context: int = 0
+    link_s: float = 0.0
+    kv_written: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,8 @@ class EngineJob:
     source: dict[str, Any] | None = None
     source_tokens: int = 0
     pin: bool = True
+    itl_target_s: float | None = None  # of a decode job: bounds the chunks of local prefills that run beside it; None: the graph's
+    priority: int = 0
     release: Sequence[str] = ()
     cache_salt: str | None = None
     trace: dict[str, str] | None = None
