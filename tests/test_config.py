@@ -87,7 +87,7 @@ def test_a_built_in_model_is_no_path(file: Path, name: str) -> None:
         ("targets: 3", "targets = 3: expected keys below it"),
         ("model:", "model is empty; give it keys, or remove the line"),
         ("policy: {name: best}", "policy.name = 'best': input should be 'paper'"),
-        ("policy: {reorder: {window: 8}}", "policy.reorder.window = 8: input should be less than or equal to 7"),
+        ("policy: {reorder: {window: 65}}", "policy.reorder.window = 65: input should be less than or equal to 64"),
         ("frontend: {port: 70000}", "frontend.port = 70000: input should be less than or equal to 65535"),
         ("name: Not A Name", "name = 'Not A Name': string should match pattern"),
         ("state: {stale_after_s: 1, heartbeat_s: 1}", "stale_after_s 1.0 must be at least twice heartbeat_s 1.0"),

@@ -57,21 +57,44 @@ class Predictive(_Section):
 
 
 class ConditionalDisagg(_Section):
-    """Settings of `policy.name: conditional_disagg`, under Dynamo's own names and with its defaults."""
+    """Settings of `policy.name: conditional_disagg`: Dynamo's `--router-conditional-disagg-config`, its keys and its defaults."""
 
-    # completed by the policy's author with Dynamo's keys
+    policy: Literal["isl_bounding", "prefill_load", "isl_or_load"] = Field(
+        "isl_bounding", description="prefill locally when the new part is small, when the prefill worker is busy, or either"
+    )
+    eff_isl_threshold: int = Field(2048, ge=0, description="small: fewer prompt tokens than this are not held by the decode worker")
+    eff_isl_ratio_threshold: float = Field(0.7, ge=0, le=1, description="and they are less than this share of the prompt")
+    prefill_busy_threshold: float | None = Field(
+        None, ge=0, description="busy: more prefill is queued than this share of max_num_batched_tokens; the load policies need it"
+    )
+    decode_busy_threshold: float | None = Field(
+        None,
+        ge=0,
+        description="never local when the decode batch would fill more than this share of the KV pool; null = no such guard",
+    )
+    max_num_batched_tokens: int = Field(
+        8192, ge=1, description="prefill tokens that prefill_busy_threshold is a share of (Dynamo reads it from the worker)"
+    )
+
+    @model_validator(mode="after")
+    def _load_needs_a_line(self) -> ConditionalDisagg:
+        if self.policy != "isl_bounding" and self.prefill_busy_threshold is None:
+            raise ValueError(f"policy {self.policy!r} needs prefill_busy_threshold, for example 1.0; or use policy 'isl_bounding'")
+        return self
 
 
 class Ppd(_Section):
     """Settings of `policy.name: ppd`."""
 
-    max_new_tokens: int = Field(512, ge=0, description="later rounds with at most this many new tokens prefill locally")
+    bypass_threshold: int = Field(512, ge=0, description="later rounds with fewer new tokens than this prefill locally")
 
 
 class PrefixDecider(_Section):
-    """Settings of `policy.name: prefix_decider`, llm-d's prefix-based decider."""
+    """Settings of `policy.name: prefix_decider`, llm-d's `prefix-based-pd-decider`, its key and its default."""
 
-    # completed by the policy's author with llm-d's keys
+    nonCachedTokens: int = Field(
+        0, ge=0, description="remote when at least this many prompt tokens are not held by the decode worker; 0 = never remote"
+    )
 
 
 class Policy(_Section):

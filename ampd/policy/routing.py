@@ -1,11 +1,11 @@
-"""Adaptive routing: Algorithm 1 of the paper, over Equations 1 and 2.
+"""`policy.name: paper`. Adaptive routing: Algorithm 1 of the paper, over Equations 1 and 2.
 
 Side by side with the pseudo-code:
 
     for i in random_order(prefill workers):                        for worker in _random_order(...)
         if TTFT_hat_i <= alpha * TTFT_thres: remote to i               if _ttft_hat(worker) <= ...
     if ITL_hat_d <= beta * ITL_thres: local on d                   if _itl_hat(decode, ...) <= ...
-    argmin of t_local (Eq. 1) and t_remote_i (Eq. 2)               min over _Estimator.local and .remote
+    argmin of t_local (Eq. 1) and t_remote_i (Eq. 2)               _Equations.local and .remote
 
 The paper does not say what an empty window means. Here the mean of an empty window is what a round arriving now would meet as far
 as is known: for a prefill worker the seconds already queued (an idle worker has slack, one that has finished nothing in a whole
@@ -15,10 +15,10 @@ window while a long queue waits has not), for a decode worker the cost model's s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
-from ampd.errors import WorkerGone
+from ampd.policy.placing import Case, Router
 from ampd.policy.types import ClusterView, CostModel, Decision, Path, Reason, Round, WorkerView
 
 
@@ -39,41 +39,53 @@ def route(
     forced: Path | None = None,
     local_reason: Reason | None = None,
 ) -> Decision:
-    """Place one prefill. Draining prefill workers take none; the bound decode worker serves its sessions to the end.
-
-    `local_reason` keeps the round local whatever the load; `forced` fixes the path (the cheapest prefill worker for "remote").
-    The decision's estimates cover every candidate when costs decided, and the chosen one and "local" otherwise.
-    Raises WorkerGone when the bound decode worker is not in the view.
-    """
-    decode = next((w for w in view.decode if w.id == round.decode), None)
-    if decode is None:
-        raise WorkerGone(f"decode worker {round.decode} of session {round.session} is not live")
-    estimate = _Estimator(round, decode, cost)
-    prefill = [w for w in view.prefill if not w.draining]
-
-    if local_reason is not None:
-        return estimate.local_decision(local_reason)
-    if not prefill:
-        return estimate.local_decision("only_local")
-    if forced == "local":
-        return estimate.local_decision("forced")
-    if forced == "remote":
-        return estimate.remote_decision(min(_random_order(prefill, rng), key=estimate.remote), "forced")
-
-    for worker in _random_order(prefill, rng):
-        if _ttft_hat(worker) <= settings.alpha * round.ttft_target_s:
-            return estimate.remote_decision(worker, "prefill_slack")
-    if _itl_hat(decode, cost) <= settings.beta * round.itl_target_s:
-        return estimate.local_decision("decode_slack")
-    return _least_cost(estimate, prefill, rng)
+    """`paper` in one call; see `placing.RoutingPolicy.route`."""
+    return Router(Paper(settings.alpha, settings.beta)).route(round, view, cost, rng, forced, local_reason)
 
 
-def _least_cost(estimate: _Estimator, prefill: Sequence[WorkerView], rng: Random) -> Decision:
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """Algorithm 1. Its decisions' estimates cover every candidate when costs decided, and the chosen one and "local" otherwise."""
+
+    alpha: float
+    beta: float
+
+    def choose(self, case: Case) -> Decision:
+        if not case.prefill:
+            return self.local(case, "only_local")
+        limit = self.alpha * case.round.ttft_target_s
+        for worker in _random_order(case.prefill, case.rng):
+            if _ttft_hat(worker) <= limit:
+                return _Equations(case).remote_decision(worker, "prefill_slack")
+        if _itl_hat(case.decode, case.cost) <= self.beta * case.round.itl_target_s:
+            return self.local(case, "decode_slack")
+        return _least_cost(_Equations(case), case)
+
+    def local(self, case: Case, reason: Reason) -> Decision:
+        return _Equations(case).local_decision(reason)
+
+    def remote(self, case: Case, reason: Reason) -> Decision | None:
+        """The least of Equation 2; equal candidates are chosen among at random."""
+        if not case.prefill:
+            return None
+        equations = _Equations(case)
+        return equations.remote_decision(_argmin(case.prefill, equations.remotes(case.prefill), case.rng), reason)
+
+
+def _least_cost(equations: _Equations, case: Case) -> Decision:
     """Line 6: the least of Equations 1 and 2; equal remote candidates are chosen among at random, a tie with local stays local."""
-    best = min(_random_order(prefill, rng), key=estimate.remote)
-    if estimate.local() <= estimate.remote(best):
-        return estimate.local_decision("cost_local")
-    return estimate.remote_decision(best, "cost_remote")
+    seconds = equations.remotes(case.prefill)
+    estimates = {f"remote:{w.id}": s for w, s in zip(case.prefill, seconds, strict=True)}
+    if equations.local() <= min(seconds):
+        return equations.local_decision("cost_local", estimates)
+    return equations.remote_decision(_argmin(case.prefill, seconds, case.rng), "cost_remote", estimates)
+
+
+def _argmin(workers: Sequence[WorkerView], seconds: Sequence[float], rng: Random) -> WorkerView:
+    """A random one of those with the least seconds."""
+    least = min(seconds)
+    best = [w for w, s in zip(workers, seconds, strict=True) if s == least]
+    return best[int(rng.random() * len(best))]
 
 
 def _ttft_hat(worker: WorkerView) -> float:
@@ -83,9 +95,7 @@ def _ttft_hat(worker: WorkerView) -> float:
 def _itl_hat(worker: WorkerView, cost: CostModel) -> float:
     if worker.itl_s is not None:
         return worker.itl_s
-    if worker.running == 0:
-        return 0.0
-    return cost.t_dec(worker.running, max(0, worker.kv_total - worker.kv_free - worker.kv_pinned), worker.theta)
+    return cost.t_dec(worker.running, worker.context, worker.theta) if worker.running > 0 else 0.0
 
 
 def _random_order(workers: Sequence[WorkerView], rng: Random) -> Iterator[WorkerView]:
@@ -97,46 +107,44 @@ def _random_order(workers: Sequence[WorkerView], rng: Random) -> Iterator[Worker
         pool[i] = pool[left - 1]
 
 
-@dataclass(slots=True)
-class _Estimator:
+class _Equations:
     """Equations 1 and 2 for one round. Workers of equal theta share their cost terms, so a decision costs O(workers) additions."""
 
-    round: Round
-    decode: WorkerView
-    cost: CostModel
-    estimates: dict[str, float] = field(default_factory=dict)
-    _t_pre: dict[int, float] = field(default_factory=dict)
-    _t_kv: dict[int, float] = field(default_factory=dict)
+    __slots__ = ("_case", "_own", "_t_pre")
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._t_pre: dict[int, float] = {}
+        self._own: dict[int, float] = {}
 
     def local(self) -> float:
         """Equation 1: own prefill plus the prefills queued on the decode worker."""
-        total = self.estimates["local"] = self.t_pre(self.decode) + self.decode.queued_s
-        return total
+        return self.t_pre(self._case.decode.theta) + self._case.decode.queued_s
 
-    def remote(self, worker: WorkerView) -> float:
-        """Equation 2: own prefill, both KV transfers, and the worker's queue."""
-        total = self.estimates[f"remote:{worker.id}"] = self.t_pre(worker) + self.t_kv(worker) + worker.queued_s
-        return total
+    def remotes(self, workers: Sequence[WorkerView]) -> list[float]:
+        """Equation 2 for each: own prefill, both KV transfers, and the worker's queue."""
+        own = {theta: self.own(theta) for theta in {w.theta for w in workers}}
+        return [own[w.theta] + w.queued_s for w in workers]
 
-    def t_pre(self, worker: WorkerView) -> float:
-        theta = worker.theta
+    def t_pre(self, theta: int) -> float:
         if theta not in self._t_pre:
-            self._t_pre[theta] = self.cost.t_pre(self.round.l_hist, self.round.l_incr, theta)
+            round = self._case.round
+            self._t_pre[theta] = self._case.cost.t_pre(round.l_hist, round.l_incr, theta)
         return self._t_pre[theta]
 
-    def t_kv(self, worker: WorkerView) -> float:
-        """History from the decode worker to `worker`, increment back."""
-        theta, theta_d = worker.theta, self.decode.theta
-        if theta not in self._t_kv:
-            history = self.cost.t_kv(self.round.l_hist, theta_d, theta, "history")
-            self._t_kv[theta] = history + self.cost.t_kv(self.round.l_incr, theta, theta_d, "increment")
-        return self._t_kv[theta]
+    def own(self, theta: int) -> float:
+        """Equation 2 without the queue: prefill, history from the decode worker, increment back."""
+        if theta not in self._own:
+            round, cost, theta_d = self._case.round, self._case.cost, self._case.decode.theta
+            history = cost.t_kv(round.l_hist, theta_d, theta, "history")
+            increment = cost.t_kv(round.l_incr, theta, theta_d, "increment")
+            self._own[theta] = self.t_pre(theta) + history + increment
+        return self._own[theta]
 
-    def local_decision(self, reason: Reason) -> Decision:
-        self.local()
-        return Decision("local", self.decode.id, reason, self.t_pre(self.decode), self.estimates)
+    def local_decision(self, reason: Reason, estimates: dict[str, float] | None = None) -> Decision:
+        decode = self._case.decode
+        return Decision("local", decode.id, reason, self.t_pre(decode.theta), {"local": self.local(), **(estimates or {})})
 
-    def remote_decision(self, worker: WorkerView, reason: Reason) -> Decision:
-        self.local()
-        self.remote(worker)
-        return Decision("remote", worker.id, reason, self.t_pre(worker), self.estimates)
+    def remote_decision(self, worker: WorkerView, reason: Reason, estimates: dict[str, float] | None = None) -> Decision:
+        seconds = estimates or {f"remote:{worker.id}": self.own(worker.theta) + worker.queued_s}
+        return Decision("remote", worker.id, reason, self.t_pre(worker.theta), {"local": self.local(), **seconds})

@@ -21,7 +21,19 @@ Reason = Literal[
     "decode_slack",  # Algorithm 1, lines 4-5: the bound decode worker's windowed ITL is under beta x target
     "cost_local",  # Algorithm 1, line 6: Equation 1 is the smaller
     "cost_remote",  # Algorithm 1, line 6: Equation 2 is the smaller
-    "only_local",  # no live prefill worker
+    "least_finish",  # predictive: of the candidates that meet both targets, the one predicted to finish first
+    "least_violation",  # predictive: no candidate meets both targets, this one misses them by the least
+    "deflect",  # predictive: another decode worker has slack and finishes first
+    "always_remote",  # dynamo: every prefill is remote
+    "always_local",  # local_only: every prefill is local
+    "isl_bounded",  # conditional_disagg: short, and mostly held by the decode worker, so local
+    "prefill_busy",  # conditional_disagg: the chosen prefill worker is over its busy line, so local
+    "decode_busy",  # conditional_disagg: it would be local, but the decode worker is over its busy line
+    "not_bypassed",  # conditional_disagg: nothing speaks for local, so remote
+    "first_round",  # ppd: a session's first prefill is remote
+    "short_increment",  # ppd, prefix_decider: fewer new tokens than the threshold, so local
+    "long_increment",  # ppd, prefix_decider: as many new tokens as the threshold or more, so remote
+    "only_local",  # there is no other worker that could prefill
     "engine_needs_local",  # the request uses a feature that only works locally (several choices, prompt logprobs)
     "prefill_failed",  # the chosen prefill worker failed: the round goes on where it is bound
     "forced",  # by configuration or test

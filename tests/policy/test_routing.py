@@ -99,10 +99,9 @@ def test_an_empty_ttft_window_counts_as_the_queue() -> None:
 
 def test_an_empty_itl_window_counts_as_the_step_time_of_the_running_batch() -> None:
     assert decide([prefill(1)], decode(None)).reason == "decode_slack"
-    # 0.01 x 4 + 0.0001 x (2000 - 1200 - 400) = 0.08 s; one more running round makes it 0.09 s
-    kv = {"kv_total": 2000, "kv_free": 1200, "kv_pinned": 400}
-    assert decide([prefill(1)], decode(None, running=4, **kv)).reason == "decode_slack"
-    assert decide([prefill(1)], decode(None, running=5, **kv)).reason.startswith("cost_")
+    # 0.01 x 4 + 0.0001 x 400 = 0.08 s; one more running round makes it 0.09 s
+    assert decide([prefill(1)], decode(None, running=4, context=400)).reason == "decode_slack"
+    assert decide([prefill(1)], decode(None, running=5, context=400)).reason.startswith("cost_")
 
 
 def test_draining_prefill_workers_get_nothing() -> None:
