@@ -121,6 +121,13 @@ class StateStore(Protocol):
         A row with another epoch than the stored one is a new worker: its predecessor's queue and window are dropped.
         """
 
+    async def report(
+        self, row: WorkerRow, departures: Sequence[tuple[str, Sequence[str]]] = (), samples: Sequence[Sample] = ()
+    ) -> None:
+        """A worker's news in one trip: `departures` (a task, and the ids postponed by it) as by `dequeue`, `samples` as by
+        `observe`, then the heartbeat as by `put_worker`. Done again after an error, it counts samples twice and nothing else.
+        """
+
     async def remove_worker(self, worker: int) -> None:
         """Forget a worker: its row, window and queue."""
 
@@ -160,6 +167,12 @@ class StateStore(Protocol):
 
     async def enqueue(self, worker: int, entry: QueueEntry) -> None:
         """Add a waiting prefill to a known worker's queue and to its queued seconds. Idempotent by task id."""
+
+    def enqueue_soon(self, worker: int, entry: QueueEntry) -> None:
+        """Enqueue without waiting: written when this returns, so that it precedes this process's later calls about the task.
+
+        A failure is logged, never raised. The worker's own `dequeue` may overtake it; the worker's audit removes what is left then.
+        """
 
     async def dequeue(self, worker: int, task: str, postponed: Sequence[str] = ()) -> None:
         """Remove a task (served, cancelled or failed) and count one postponement for each id in `postponed`. Idempotent."""

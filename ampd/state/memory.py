@@ -50,6 +50,14 @@ class MemoryStore:
         stats.at, stats.promised_before, stats.promised = now, stats.promised, 0
         self._fold(known, now)
 
+    async def report(
+        self, row: WorkerRow, departures: Sequence[tuple[str, Sequence[str]]] = (), samples: Sequence[Sample] = ()
+    ) -> None:
+        for task, postponed in departures:
+            await self.dequeue(row.id, task, postponed)
+        await self.observe(samples)
+        await self.put_worker(row)
+
     async def remove_worker(self, worker: int) -> None:
         self._workers.pop(worker, None)
 
@@ -83,6 +91,9 @@ class MemoryStore:
         return self._sessions.end(session)
 
     async def enqueue(self, worker: int, entry: QueueEntry) -> None:
+        self.enqueue_soon(worker, entry)
+
+    def enqueue_soon(self, worker: int, entry: QueueEntry) -> None:
         known = self._workers.get(worker)
         if known is not None and entry.id not in known.queue:
             known.queue[entry.id] = entry

@@ -13,7 +13,7 @@ import msgspec
 from ampd.errors import SetupError, StateError
 from ampd.messages import Handle
 from ampd.policy.types import ClusterView
-from ampd.state.base import SCHEMA, Opened, QueueEntry, Sample, SessionRow, WorkerRow
+from ampd.state.base import SCHEMA, Held, Opened, QueueEntry, Sample, SessionRow, WorkerRow
 from ampd.state.client import RedisClient
 from ampd.state.rows import Stats, build_view
 from ampd.state.settings import StoreSettings
@@ -24,6 +24,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _row = msgspec.msgpack.Decoder(WorkerRow).decode
 _stats = msgspec.msgpack.Decoder(Stats).decode
 _handle = msgspec.msgpack.Decoder(Handle).decode
+_helds = msgspec.msgpack.Decoder(tuple[Held, ...]).decode
 _queued = msgspec.msgpack.Decoder(tuple[float, QueueEntry]).decode
 
 
@@ -61,6 +62,14 @@ class RedisStore:
     async def put_worker(self, row: WorkerRow) -> None:
         keys = (self._load, self._window_key(row.id), self._queue_key(row.id))
         await self._client.run("put_worker", keys, (row.id, _pack(row), row.epoch, self._settings.window_s))
+
+    async def report(
+        self, row: WorkerRow, departures: Sequence[tuple[str, Sequence[str]]] = (), samples: Sequence[Sample] = ()
+    ) -> None:
+        for task, postponed in departures:
+            await self.dequeue(row.id, task, postponed)
+        await self.observe(samples)
+        await self.put_worker(row)
 
     async def remove_worker(self, worker: int) -> None:
         await self._remove(worker, "")
@@ -115,13 +124,36 @@ class RedisStore:
 
     async def restore(self, session: str, row: SessionRow, ledger: bytes, closed: int) -> SessionRow:
         handle = b"" if row.handle is None else _pack(row.handle)
-        known = (row.worker, row.epoch, row.version, closed, row.round, row.tokens, int(row.derived), handle, ledger, self._idle_ms)
+        known = (
+            row.worker,
+            row.epoch,
+            row.version,
+            closed,
+            row.round,
+            row.tokens,
+            int(row.derived),
+            handle,
+            ledger,
+            self._idle_ms,
+            _held(row),
+        )
         return _bound(await self._client.run("restore", (self._session_key(session),), known))
 
     async def close_round(self, session: str, row: SessionRow, ledger: bytes | None) -> Handle | None:
         handle = b"" if row.handle is None else _pack(row.handle)
         has_ledger = 0 if ledger is None else 1
-        fields = (row.epoch, row.version, row.round, row.tokens, int(row.derived), handle, ledger or b"", has_ledger, self._idle_ms)
+        fields = (
+            row.epoch,
+            row.version,
+            row.round,
+            row.tokens,
+            int(row.derived),
+            handle,
+            ledger or b"",
+            has_ledger,
+            self._idle_ms,
+            _held(row),
+        )
         unused = await self._client.run("close_round", (self._session_key(session),), fields)
         return None if unused is None else _handle(unused)
 
@@ -130,6 +162,9 @@ class RedisStore:
 
     async def enqueue(self, worker: int, entry: QueueEntry) -> None:
         await self._client.run("enqueue", (self._load, self._queue_key(worker)), (worker, entry.id, _pack(entry), entry.cost_s))
+
+    def enqueue_soon(self, worker: int, entry: QueueEntry) -> None:
+        self._in_background(entry.id, self.enqueue(worker, entry))
 
     async def dequeue(self, worker: int, task: str, postponed: Sequence[str] = ()) -> None:
         await self._client.run("dequeue", (self._load, self._queue_key(worker)), (worker, task, *postponed))
@@ -179,13 +214,17 @@ class RedisStore:
         return f"{self._prefix}:window:{worker}"
 
 
+def _held(row: SessionRow) -> bytes:
+    return _pack(row.held) if row.held else b""
+
+
 def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _bound(values: Sequence[bytes | None]) -> SessionRow:
     """The row of a session that is there for certain."""
-    names = (b"worker", b"epoch", b"round", b"version", b"tokens", b"derived", b"handle")
+    names = (b"worker", b"epoch", b"round", b"version", b"tokens", b"derived", b"held", b"handle")
     row = _session({name: value for name, value in zip(names, values, strict=False) if value is not None})
     assert row is not None
     return row
@@ -203,4 +242,5 @@ def _session(fields: dict[bytes, bytes]) -> SessionRow | None:
         tokens=int(fields.get(b"tokens", 0)),
         handle=None if packed is None else _handle(packed),
         derived=fields.get(b"derived") == b"1",
+        held=_helds(fields.get(b"held", b"\x90")),
     )

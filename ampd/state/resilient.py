@@ -68,6 +68,16 @@ class ResilientStore:
         self._rows[row.id] = row
         await self._try(lambda: self._inner.put_worker(row), lambda: None)
 
+    async def report(
+        self, row: WorkerRow, departures: Sequence[tuple[str, Sequence[str]]] = (), samples: Sequence[Sample] = ()
+    ) -> None:
+        self._rows[row.id] = row
+
+        def here() -> None:
+            self._dequeued.extend((row.id, task, postponed) for task, postponed in departures)
+
+        await self._try(lambda: self._inner.report(row, departures, samples), here)
+
     async def remove_worker(self, worker: int) -> None:
         self._rows.pop(worker, None)
         await self._try(lambda: self._inner.remove_worker(worker), lambda: None)
@@ -148,6 +158,12 @@ class ResilientStore:
 
     async def enqueue(self, worker: int, entry: QueueEntry) -> None:
         await self._try(lambda: self._inner.enqueue(worker, entry), lambda: None)
+
+    def enqueue_soon(self, worker: int, entry: QueueEntry) -> None:
+        if self.away:
+            self.degraded += 1
+        else:
+            self._inner.enqueue_soon(worker, entry)
 
     async def dequeue(self, worker: int, task: str, postponed: Sequence[str] = ()) -> None:
         await self._try(

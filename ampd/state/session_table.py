@@ -67,7 +67,8 @@ class SessionTable:
             known = StoredSession(SessionRow(worker=worker, epoch=epoch, version=start), closed=start)
         elif new:
             displaced = known.row.handle
-            known.row = SessionRow(worker=worker, epoch=epoch, round=known.row.round, version=known.row.version)
+            old = known.row
+            known.row = SessionRow(worker=worker, epoch=epoch, round=old.round, version=old.version, held=old.held)
             known.ledger = b""
         known.row = changed(known.row, version=max(known.row.version, version) + 1)
         self._use(session, known)
@@ -94,7 +95,11 @@ class SessionTable:
         old = known.row.handle
         keep = row.handle is None and ledger is None
         known.row = changed(
-            row, worker=known.row.worker, version=max(known.row.version, row.version), handle=old if keep else row.handle
+            row,
+            worker=known.row.worker,
+            version=max(known.row.version, row.version),
+            handle=old if keep else row.handle,
+            held=row.held or known.row.held,
         )
         known.closed = row.version
         if ledger is not None:

@@ -184,7 +184,7 @@ async def test_rows_that_are_not_understood_are_left_out(connect: Connect, admin
 async def test_another_schema_is_refused_at_start(connect: Connect, admin: redis.Redis) -> None:
     admin.set("{ampd:future}:schema", "99 someone")
     with pytest.raises(
-        SetupError, match=r"graph 'future' holds state of schema 99, this ampd speaks 1; delete the keys \{ampd:future\}"
+        SetupError, match=r"graph 'future' holds state of schema 99, this ampd speaks 2; delete the keys \{ampd:future\}"
     ):
         async with connect("future"):
             pass

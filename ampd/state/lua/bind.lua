@@ -20,6 +20,6 @@ if not known[1] or replaced then
 end
 redis.call('HSET', KEYS[2], 'version', whole(math.max(version, least) + 1))
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
-local row = redis.call('HMGET', KEYS[2], 'worker', 'epoch', 'round', 'version', 'tokens', 'derived')
+local row = redis.call('HMGET', KEYS[2], 'worker', 'epoch', 'round', 'version', 'tokens', 'derived', 'held')
 row[#row + 1] = displaced
 return row

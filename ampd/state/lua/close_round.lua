@@ -1,4 +1,4 @@
--- KEYS session   ARGV epoch, version, round, tokens, derived, handle ('' = none), ledger, 1 if there is a ledger, idle_ms
+-- KEYS session   ARGV epoch, version, round, tokens, derived, handle ('' = none), ledger, 1 if there is a ledger, idle_ms, held ('' = keep)
 -- Returns the handle that nobody will use. `closed` is the version of the last round that closed.
 local epoch, version, handle, has_ledger = ARGV[1], tonumber(ARGV[2]), ARGV[6], ARGV[8] == '1'
 local known = redis.call('HMGET', KEYS[1], 'epoch', 'closed', 'handle', 'version')
@@ -11,6 +11,7 @@ redis.call('HSET', KEYS[1], 'closed', ARGV[2], 'round', ARGV[3], 'tokens', ARGV[
 -- An opening of before a loss of this state may be ahead of the count.
 if version > tonumber(known[4]) then redis.call('HSET', KEYS[1], 'version', ARGV[2]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[9])
+if ARGV[10] ~= '' then redis.call('HSET', KEYS[1], 'held', ARGV[10]) end
 if has_ledger then redis.call('HSET', KEYS[1], 'ledger', ARGV[7]) end
 if handle ~= '' then
   redis.call('HSET', KEYS[1], 'handle', handle)
