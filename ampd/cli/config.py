@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ampd.cli.options import graph_argument, set_option
-from ampd.config import dump_graph, load_graph
+from ampd.config import load_graph, load_sources, show_graph
 from ampd.launch.preflight import check_graph
 
 
@@ -33,5 +33,5 @@ def check(graph_file: str, sets: tuple[str, ...]) -> None:
 @graph_argument
 @set_option
 def show(graph_file: str, sets: tuple[str, ...]) -> None:
-    """Print the graph with every value that is in force: defaults, file, AMPD_* variables, --set."""
-    click.echo(dump_graph(load_graph(graph_file, sets)), nl=False)
+    """Print the graph with every value that is in force, and where each comes from: --set, AMPD_* variable, file or default."""
+    click.echo(show_graph(*load_sources(graph_file, sets)), nl=False)

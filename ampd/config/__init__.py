@@ -3,7 +3,7 @@
 Order of precedence: flag, variable, file, default. A nested key `targets.ttft_s` has the variable AMPD_TARGETS__TTFT_S.
 """
 
-from ampd.config.load import build_graph, config_variables, dump_graph, load_graph
+from ampd.config.load import build_graph, config_variables, dump_graph, load_graph, load_sources
 from ampd.config.schema import (
     BUILT_IN_MODELS,
     Coordinator,
@@ -18,6 +18,7 @@ from ampd.config.schema import (
     Transport,
     Worker,
 )
+from ampd.config.show import show_graph
 
 __all__ = [
     "BUILT_IN_MODELS",
@@ -36,4 +37,6 @@ __all__ = [
     "config_variables",
     "dump_graph",
     "load_graph",
+    "load_sources",
+    "show_graph",
 ]

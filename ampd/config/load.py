@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,13 @@ def load_graph(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str,
     The file's relative paths are relative to the file, those of variables and settings to the current folder.
     Raises ConfigError, one line that names the key, the value and the fix.
     """
+    return load_sources(path, sets, environ)[0]
+
+
+def load_sources(
+    path: str | Path, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> tuple[Graph, dict[Location, str]]:
+    """As `load_graph`, and where each key that is not a default comes from; of two that hold for a key the later counts."""
     data = _read_yaml(Path(path))
     _anchor(data, Path(path).absolute().parent)
     sources: dict[Location, str] = {}
@@ -37,7 +44,17 @@ def load_graph(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str,
             raise ConfigError(f"--set {item!r}: expected key=value, for example --set targets.ttft_s=1.5")
         source = f"--set {key}"
         sources[_assign(data, key.strip().split("."), text, source)] = source
-    return build_graph(data, str(path), sources)
+    graph = build_graph(data, str(path), sources)
+    return graph, {place: "file" for place in _places(data) if place not in sources} | sources
+
+
+def _places(data: Any, place: Location = ()) -> Iterator[Location]:
+    """The places of all values below `data`, an empty section or list being a value."""
+    below = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    if not below:
+        yield place
+    for key, value in below:
+        yield from _places(value, (*place, key))
 
 
 def config_variables(environ: Mapping[str, str]) -> dict[str, str]:

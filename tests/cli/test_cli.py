@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from ampd import __version__
@@ -68,7 +69,21 @@ def test_check_makes_no_model(graph: Path, tmp_path: Path, built_in: str) -> Non
 def test_show_prints_what_is_in_force(graph: Path) -> None:
     done = ampd("config", "show", str(graph), "--set", "targets.itl_s=0.2", AMPD_TARGETS__TTFT_S="7")
     assert done.returncode == 0
-    assert "ttft_s: 7.0\n  itl_s: 0.2\n" in done.stdout
+    assert "ttft_s: 7.0  # variable AMPD_TARGETS__TTFT_S\n  itl_s: 0.2  # --set targets.itl_s\n" in done.stdout
+
+
+def test_show_names_the_source_of_every_value(graph: Path) -> None:
+    whole = {"AMPD_TARGETS": "{ttft_s: 7, itl_s: 3}", "AMPD_STATE__HEARTBEAT_S": "1"}
+    done = ampd("config", "show", str(graph), "--set", "targets.itl_s=0.2", "--set", "workers.0.env={A: b}", **whole)
+    sources = dict(line.split(": ", 1) for line in done.stdout.replace("- ", "  ").splitlines() if "  # " in line and ": " in line)
+    found = {key.strip(): rest.rpartition("  # ")[2] for key, rest in sources.items()}
+    assert found["ttft_s"] == "variable AMPD_TARGETS"
+    assert found["itl_s"] == "--set targets.itl_s"
+    assert found["heartbeat_s"] == "variable AMPD_STATE__HEARTBEAT_S"
+    assert found["A"] == "--set workers.0.env"
+    assert found["deadline_ms"] == "default"
+    assert found["role"] == "file"
+    assert yaml.safe_load(done.stdout)["targets"] == {"ttft_s": 7.0, "itl_s": 0.2}
 
 
 def test_bad_configuration_is_one_line_and_exit_code_2(graph: Path) -> None:
