@@ -86,10 +86,16 @@ def plan(graph: Graph, layout: Layout) -> list[ProcessSpec]:
     specs = [_redis(layout)] if layout.redis_server else []
     ports = iter(layout.kv_ports)
     for group in graph.workers:
-        specs += [_worker(graph, group, index, next(ports), layout, env) for index in range(group.replicas)]
+        specs += [_worker(graph, group, replicas, next(ports), layout, env) for replicas in processes(group)]
     specs.append(_frontend(graph, layout, env))
     specs += [_coordinator(index, layout, env) for index in range(graph.coordinator.replicas)]
     return sorted(specs, key=lambda spec: spec.start_stage)
+
+
+def processes(group: Worker) -> list[range]:
+    """The replicas of each of a group's processes: one, or as many simulated ones as the graph says."""
+    each = group.sim.per_process if group.engine == "sim" else 1
+    return [range(first, min(first + each, group.replicas)) for first in range(0, group.replicas, each)]
 
 
 def components(graph: Graph) -> list[str]:
@@ -137,17 +143,28 @@ def _redis(layout: Layout) -> ProcessSpec:
     return ProcessSpec("redis", "redis", "redis", tuple(argv), ready_socket=layout.redis_socket)
 
 
-def _worker(graph: Graph, group: Worker, index: int, kv_port: int, layout: Layout, env: Mapping[str, str]) -> ProcessSpec:
-    name = f"{group.name}-{index}"
+def _worker(graph: Graph, group: Worker, replicas: range, kv_port: int, layout: Layout, env: Mapping[str, str]) -> ProcessSpec:
+    name = f"{group.name}-{replicas[0]}"
     ready = layout.ready_file(name)
-    args = ["--config", str(layout.graph_file), "--namespace", layout.namespace, "--component", group.name, "--index", str(index)]
+    args = [
+        "--config",
+        str(layout.graph_file),
+        "--namespace",
+        layout.namespace,
+        "--component",
+        group.name,
+        "--index",
+        str(replicas[0]),
+    ]
+    if len(replicas) > 1:
+        args += ["--count", str(len(replicas))]
     args += ["--side-channel-port", str(kv_port), "--ready-file", str(ready)]
     return ProcessSpec(
         name,
         group.name,
         "worker",
         _python("ampd.workers", *args),
-        {**env, **_engine_env(graph.transport.host), **group.env},
+        {**env, **(_engine_env(graph.transport.host) if group.engine == "vllm" else {}), **group.env},
         ready,
     )
 

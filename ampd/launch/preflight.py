@@ -32,9 +32,11 @@ def check_graph(graph: Graph) -> None:
     check_model(graph)
 
 
-def check_packages() -> None:
-    """Raise SetupError unless the packages that the processes import are installed."""
+def check_packages(graph: Graph) -> None:
+    """Raise SetupError unless the packages that the graph's processes import are installed."""
     for module, package in _PACKAGES.items():
+        if module != "dynamo" and all(group.engine == "sim" for group in graph.workers):
+            continue
         if importlib.util.find_spec(module) is None:
             raise SetupError(f"the package {package} is not installed; run 'make setup' (a GPU machine: see docs/install.md)")
 

@@ -18,7 +18,7 @@ from ampd.config import Graph, config_variables, dump_graph
 from ampd.errors import ConfigError
 from ampd.launch import preflight
 from ampd.launch.models import model_folder, resolve_model
-from ampd.launch.plan import Layout, ProcessSpec, base_url, components, plan, private_discovery
+from ampd.launch.plan import Layout, ProcessSpec, base_url, components, plan, private_discovery, processes
 from ampd.launch.progress import Progress, Quiet
 from ampd.launch.readiness import wait_graph
 from ampd.launch.supervisor import Supervisor
@@ -106,7 +106,7 @@ def prepare(graph: Graph, progress: Progress, only: Sequence[str] = (), preferre
     """Check this machine against the graph and settle what the graph leaves open. Raises ConfigError and SetupError."""
     check_components(graph, only)
     preflight.check_graph(graph)
-    preflight.check_packages()
+    preflight.check_packages(graph)
     resolve_model(graph, progress.note)
     return settle(graph, preferred_port)
 
@@ -145,7 +145,7 @@ def settle(graph: Graph, preferred_port: int = 0) -> Graph:
 
 def make_layout(graph: Graph, run_dir: Path, only: Sequence[str] = ()) -> Layout:
     """Names, ports and planes of a run: private ones, or shared ones when only some components are started."""
-    workers = sum(group.replicas for group in graph.workers)
+    workers = sum(len(processes(group)) for group in graph.workers)
     layout = Layout(
         run_dir=run_dir,
         namespace=f"{graph.name}-{secrets.token_hex(3)}",

@@ -31,6 +31,8 @@ async def serve_decode(worker: Worker, request: DecodeRequest) -> AsyncIterator[
         request=request.request,
         source=source,
         pin=keep,
+        itl_target_s=request.itl_target_s,
+        priority=request.priority,
         cache_salt=_cache_salt(request),
         trace=request.trace,
     )
@@ -60,8 +62,7 @@ async def serve_decode(worker: Worker, request: DecodeRequest) -> AsyncIterator[
 async def _enter_queue(worker: Worker, request: DecodeRequest, stack: AsyncExitStack) -> float:
     if request.path == "remote":
         return 0.0
-    task = prefill_task(request.id, request.elapsed_s, request.estimate_s, request.ttft_target_s)
-    turn = await stack.enter_async_context(worker.queue.turn(task))
+    turn = await stack.enter_async_context(worker.queue.turn(prefill_task(request)))
     worker.telemetry.touch()
     return turn.queued_s
 

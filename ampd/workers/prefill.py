@@ -24,13 +24,13 @@ class Peers(Protocol):
 
 
 async def serve_prefill(worker: Worker, peers: Peers, request: PrefillRequest) -> PrefillResult:
-    """Serve one remote prefill. `worker.cancel` stops it in any phase; a transfer under way ends by itself.
+    """Serve one remote prefill, on a prefill worker or on a decode worker that has slack (where it takes the one turn that
+    local prefills share). `worker.cancel` stops it in any phase; a transfer under way ends by itself.
 
     Raises RoundCancelled, RequestError (the engine refuses the prompt), WorkerError.
     """
     ledger = build(request.token_ids, worker.block_size)
-    task = prefill_task(request.id, request.elapsed_s, request.estimate_s, request.ttft_target_s)
-    async with worker.round(request.id), worker.queue.turn(task) as turn:
+    async with worker.round(request.id), worker.queue.turn(prefill_task(request)) as turn:
         worker.telemetry.touch()
         await worker.make_room(len(request.token_ids))
         source, recompute = await _claim(worker, peers, request, ledger)
@@ -41,6 +41,7 @@ async def serve_prefill(worker: Worker, peers: Peers, request: PrefillRequest) -
             token_ids=request.token_ids,
             source=source,
             source_tokens=request.l_hist if source else 0,
+            priority=request.priority,
             cache_salt=request.cache_salt,
             trace=request.trace,
         )
@@ -59,6 +60,7 @@ async def serve_prefill(worker: Worker, peers: Peers, request: PrefillRequest) -
             read_tokens=kv.read_tokens,
             cached_tokens=kv.cached_tokens,
             recompute=recompute,
+            kv_written=worker.engine.load().kv_written,
         )
 
 

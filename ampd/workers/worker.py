@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ampd.errors import KvFenceError, RoundCancelled, WorkerError
-from ampd.messages import Handle, KvReply, KvRequest, Role
+from ampd.messages import DecodeRequest, Handle, KvReply, KvRequest, PrefillRequest, Role
 from ampd.policy.types import PrefillTask
 from ampd.state.base import WorkerRow
 from ampd.workers.engines.base import Engine, EngineOutput
@@ -205,6 +205,7 @@ class Worker:
                 await self._shed(used - int(_LOW * total))
 
 
-def prefill_task(id: str, elapsed_s: float, cost_s: float, ttft_target_s: float) -> PrefillTask:
-    """A request as the queue orders it; it arrived at the Coordinator `elapsed_s` ago."""
-    return PrefillTask(id, time.monotonic() - elapsed_s, cost_s, ttft_target_s)
+def prefill_task(request: PrefillRequest | DecodeRequest) -> PrefillTask:
+    """A request as the queue orders it, by its arrival at the Coordinator."""
+    arrived_at = time.monotonic() - request.elapsed_s
+    return PrefillTask(request.id, arrived_at, request.estimate_s, request.ttft_target_s, priority=request.priority)
