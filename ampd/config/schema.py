@@ -165,10 +165,6 @@ class Coordinator(_Section):
     round_timeout_s: Positive = Field(600.0, description="a round without any progress for this long is failed")
 
 
-class Sim(_Section):
-    """Settings of `engine: sim`, a timed model of an engine: no model is computed, its answers are made up."""
-
-    kv_tokens: int = Field(1_000_000, ge=1, description="KV pool in tokens")
 class SimFailures(_Section):
     """What goes wrong in simulated engines, on purpose."""
 
@@ -178,13 +174,13 @@ class SimFailures(_Section):
     die_after_jobs: int | None = Field(None, ge=1, description="the engine dies when it is given its next job after so many")
 
 
+class Sim(_Section):
+    """Settings of `engine: sim`, a timed model of an engine: no model is computed, its answers are made up."""
+
+    kv_tokens: int = Field(1_000_000, ge=1, description="KV pool in tokens")
     kv_bytes_per_token: int = Field(1, ge=1, description="for the figures of KV bytes read")
     speed: Positive = Field(1.0, description="times of the profile are divided by this; the same for all groups of a graph")
     per_process: int = Field(32, ge=1, description="replicas in one process")
-
-
-class Worker(_Section):
-    """A group of equal workers."""
     max_running: int = Field(256, ge=1, description="jobs that compute or decode at once")
     stream_interval: int = Field(
         1,
@@ -192,6 +188,10 @@ class Worker(_Section):
         description="decode steps without any change are made in one go, up to so many, and their tokens leave together",
     )
     failures: SimFailures = SimFailures()
+
+
+class Worker(_Section):
+    """A group of equal workers."""
 
     name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
     role: Literal["prefill", "decode"]
