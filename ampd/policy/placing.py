@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+import msgspec
+
 from ampd.errors import WorkerGone
 from ampd.policy.types import ClusterView, CostModel, Decision, Path, Reason, Round, WorkerView
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One prefill to place: `decode` is the bound worker, `prefill` are the prefill workers that take work."""
+class Case(msgspec.Struct, frozen=True):
+    """One prefill to place. `decode` is the bound worker; `prefill` the prefill workers that take work and can hold the prompt."""
 
     round: Round
     decode: WorkerView
@@ -50,10 +51,10 @@ class RoutingPolicy(Protocol):
     ) -> Decision:
         """Place one prefill.
 
-        `local_reason` keeps the round local whatever the load; `forced` fixes the path (the policy's best worker for "remote", local
-        with reason "only_local" when there is none). Draining workers take no prefill of others; the bound decode worker serves its
-        sessions to the end. Raises WorkerGone when the bound decode worker is not in the view, ProfileError when the cost model
-        does not know a worker's theta.
+        `local_reason` keeps the round local whatever the load. `forced` fixes the path: the policy's best worker for "remote", and
+        local with reason "only_local" when there is none. Draining workers take no prefill of others, nor do those whose whole KV
+        pool is smaller than the prompt; the bound decode worker serves its sessions to the end. Raises WorkerGone when the bound
+        decode worker is not in the view, and ProfileError when the cost model does not know a worker's theta.
         """
 
 
@@ -72,7 +73,7 @@ class Router:
         forced: Path | None = None,
         local_reason: Reason | None = None,
     ) -> Decision:
-        case = Case(round, bound_worker(round, view), [w for w in view.prefill if not w.draining], view, cost, rng)
+        case = Case(round, bound_worker(round, view), able(view.prefill, round.l_hist + round.l_incr), view, cost, rng)
         if local_reason is not None:
             return self.chooser.local(case, local_reason)
         if forced == "local":
@@ -90,3 +91,8 @@ def bound_worker(round: Round, view: ClusterView) -> WorkerView:
         if worker.id == wanted:
             return worker
     raise WorkerGone(f"decode worker {round.decode} of session {round.session} is not live")
+
+
+def able(workers: Sequence[WorkerView], tokens: int) -> list[WorkerView]:
+    """Those that take new work and can hold `tokens` tokens. A worker that does not say how large its KV pool is can."""
+    return [w for w in workers if not w.draining and not 0 < w.kv_total < tokens]

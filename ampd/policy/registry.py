@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ampd.policy.baselines import ConditionalDisagg, Dynamo, LocalOnly, Ppd, PrefixDecider
 from ampd.policy.placing import Chooser, Router, RoutingPolicy
+from ampd.policy.predictive import Predictive
 from ampd.policy.routing import Paper
 from ampd.policy.settings import PolicySettings
 
@@ -17,6 +19,21 @@ def make_policy(settings: PolicySettings, prefill_chunk: int = 512) -> RoutingPo
 
 
 def _make(settings: PolicySettings, prefill_chunk: int) -> Chooser:
-    if settings.name == "paper":
-        return Paper(settings.alpha, settings.beta)
-    raise ValueError(f"policy.name = {settings.name!r} is no routing policy")
+    match settings.name:
+        case "paper":
+            return Paper(settings.alpha, settings.beta)
+        case "predictive":
+            own = settings.predictive
+            return Predictive(own.margin, own.near, own.deflect, settings.local_prefill, prefill_chunk)
+        case "dynamo":
+            return Dynamo()
+        case "conditional_disagg":
+            return ConditionalDisagg(settings.conditional_disagg)
+        case "ppd":
+            return Ppd(settings.ppd.bypass_threshold)
+        case "prefix_decider":
+            return PrefixDecider(settings.prefix_decider.nonCachedTokens)
+        case "local_only":
+            return LocalOnly()
+        case name:
+            raise ValueError(f"policy.name = {name!r} is no routing policy")

@@ -1,6 +1,6 @@
 """What a policy reads of its settings.
 
-`ampd.config.Policy` has all of it; these protocols name the keys without an import of the configuration, which policies may not have.
+`ampd.config.Policy` has all of it. Policies may not import the configuration, so these protocols name its keys.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PrefixDeciderSettings(Protocol):
     """Section `policy.prefix_decider`, llm-d's own key."""
 
     @property
-    def nonCachedTokens(self) -> int: ...  # noqa: N802
+    def nonCachedTokens(self) -> int: ...
 
 
 class PolicySettings(Protocol):

@@ -100,15 +100,14 @@ class Round:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Where a prefill runs, and why; `estimates` are seconds by candidate: "local", "remote:<worker>"."""
 
     path: Path
     worker: int
     reason: Reason
     estimate_s: float  # T_pre of this round on the chosen worker: what the queue will charge
-    estimates: Mapping[str, float] = field(default_factory=dict)
+    estimates: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
