@@ -141,8 +141,12 @@ class State(_Section):
 
     url: str = Field("embedded", description="redis://, rediss:// or unix:// URL, or 'embedded' to start a private redis-server")
     password_env: str | None = Field(None, description="name of the environment variable that holds the Redis password")
-    deadline_ms: Positive = Field(5.0, description="longest wait for one state call, milliseconds")
-    pool_size: int = Field(32, ge=1)
+    deadline_ms: Positive = Field(
+        5.0,
+        description="longest wait of a decision for the state, milliseconds; changes of a session may take 20 times as long, "
+        "reports 200 times",
+    )
+    max_pending: int = Field(4096, ge=1, description="calls that one connection may have under way; those beyond it fail at once")
     heartbeat_s: Positive = Field(0.5, description="between two reports of a worker")
     stale_after_s: Positive = Field(5.0, description="a worker silent for this long is no longer routed to")
 
@@ -247,6 +251,9 @@ class Graph(_Section):
     coordinator: Coordinator = Coordinator()
     workers: list[Worker] = Field(min_length=1)
     transport: Transport = Transport()
+    metrics_port: int = Field(
+        0, ge=0, le=32000, description="`ampd serve`: first port of the processes' Prometheus endpoints, one each; 0 = free ones"
+    )
     drain_s: Positive = Field(
         1.0, description="rounds that run when a process is told to stop have this long; `ampd serve` allows 15 s for all of it"
     )

@@ -1,147 +1,207 @@
-"""One Redis client for a store: scripts by digest, a deadline for each call, and safety under cancellation.
+"""Redis for a store: scripts by digest over two shared connections, with a deadline for each call.
 
-redis-py's known fault (redis/redis-py#2624): a command cancelled while its reply is under way leaves the connection holding that
-reply for the next caller. So every command runs in a task of its own that nothing cancels; the caller only waits for it, up to the
-deadline. The task itself ends soon after: redis-py's socket timeout closes a connection that does not answer.
+One connection carries decisions, the other everything else, so that no decision waits behind bulk (a write-back after an outage).
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Callable, Coroutine, Sequence
-from pathlib import Path
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
-from urllib.parse import urlsplit
 
-import redis.asyncio as aioredis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+import hiredis
 
-from ampd.errors import ConfigError, SetupError, StateError
+from ampd.errors import SetupError, StateError
+from ampd.state.address import Address
+from ampd.state.connection import Arg, Connection, Late, Lost, pack
+from ampd.state.lane import Lane, Refused, is_certificate
+from ampd.state.scripts import load_scripts
 
-Arg = str | bytes | int | float
-_LUA = Path(__file__).parent / "lua"
+log = logging.getLogger(__name__)
+
+Command = tuple[Arg, ...]
 _CONNECT_S = 5.0
-_SILENT_S = 2.0  # a connection that owes a reply for this long is closed
+_SILENT_S = 2.0
+# After the deadline a call has this long for a reply that came during a stall of this process's own loop and is still unread.
 _GRACE_S = 0.001
 
 
-def load_scripts() -> dict[str, tuple[str, str]]:
-    """Name -> (SHA-1 digest, text) of every script, the common part put before each."""
-    common = (_LUA / "common.lua").read_text()
-    scripts = {}
-    for path in sorted(_LUA.glob("*.lua")):
-        if path.name != "common.lua":
-            text = f"{common}\n{path.read_text()}"
-            scripts[path.stem] = (hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), text)
-    return scripts
+class Use(Enum):
+    """What a call is for; the value is how many times `deadline_s` it may take.
+
+    A decision must not wait: the last view is nearly as good. A change of a session may: losing its reply costs the session its
+    history. Nobody waits for a report.
+    """
+
+    DECISION = 1
+    CHANGE = 20
+    REPORT = 200
 
 
 class RedisClient:
-    """Redis commands and scripts with a deadline. Every method raises StateError when Redis does not answer in time or refuses."""
+    """Every method raises StateError when Redis does not answer in time or refuses; the cause is Lost, OSError or Redis's answer,
+    and None when an answer was merely late."""
 
-    def __init__(self, url: str, password: str | None, deadline_s: float, pool_size: int) -> None:
-        self.where = _without_password(url)
+    def __init__(self, url: str, password: str | None, deadline_s: float, max_pending: int) -> None:
+        """Raises ConfigError on a bad URL."""
+        self._address = Address.parse(url, password)
+        self.where = self._address.where
         self._deadline_s = deadline_s
         self._scripts = load_scripts()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        options: dict[str, Any] = {"password": password} if password else {}
-        try:
-            pool = aioredis.BlockingConnectionPool.from_url(
-                url,
-                max_connections=pool_size,
-                timeout=deadline_s,
-                socket_timeout=_SILENT_S,
-                socket_connect_timeout=_CONNECT_S,
-                retry=Retry(NoBackoff(), 0),
-                driver_info=None,
-                protocol=2,
-                **options,
-            )
-        except ValueError as e:
-            raise ConfigError(f"state.url {self.where}: {e}; use redis://, rediss:// or unix://") from None
-        self._redis: Any = aioredis.Redis.from_pool(pool)  # redis-py types its commands for sync and async at once
+        self._texts: dict[Arg, str] = {script.digest: script.text for script in self._scripts.values()}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._decisions, self._rest = (Lane(self._address, max_pending, _SILENT_S, _CONNECT_S) for _ in range(2))
+        self.failed = 0  # requests of `run_soon` that were not carried out
 
     async def connect(self, key: str, value: str) -> str:
         """Check address, password and rights, and load the scripts. Returns what `key` holds: `value` if it held nothing.
 
         Raises SetupError in one line. The deadline of calls does not apply: a process that starts may be slow.
         """
+        commands: list[Command] = [("SCRIPT", "LOAD", script.text) for script in self._scripts.values()]
+        commands += [("SETNX", key, value), ("GET", key)]
         try:
-            for _, text in self._scripts.values():
-                await self._wait(self._redis.script_load(text), _CONNECT_S)
-            await self._wait(self._redis.execute_command("SETNX", key, value), _CONNECT_S)
-            found: bytes = await self._wait(self._redis.execute_command("GET", key), _CONNECT_S)
+            await self._ready(self._decisions, _CONNECT_S, hurry=True)
+            connection = await self._ready(self._rest, _CONNECT_S, hurry=True)
+            replies = await self._exchange(connection, commands, _CONNECT_S, None)
+            for reply in replies:
+                if isinstance(reply, hiredis.ReplyError):
+                    raise StateError(str(reply)) from reply
         except StateError as e:
             raise SetupError(self._advice(e)) from None
+        found: bytes = replies[-1]
         return found.decode(errors="replace")
 
     def _advice(self, error: StateError) -> str:
-        cause = error.__cause__
-        refused = ("NOAUTH", "WRONGPASS", "invalid username-password pair")
-        if isinstance(cause, AuthenticationError) or any(text in str(cause) for text in refused):
-            return (
-                f"state.url {self.where}: Redis refused the password ({cause}); state.password_env names the variable that holds it"
-            )
-        if isinstance(cause, ResponseError):
-            return f"state.url {self.where}: Redis refused a command ({cause}); docs/state.md lists the rights that ampd needs"
-        return f"state.url {self.where}: cannot reach Redis ({cause or error}); is it running, and is the address right?"
+        cause, where = error.__cause__, f"state.url {self.where}"
+        if isinstance(cause, Refused) or "NOAUTH" in str(cause):
+            return f"{where}: Redis refused the password ({cause}); state.password_env names the variable that holds it"
+        if isinstance(cause, hiredis.ReplyError):
+            return f"{where}: Redis refused a command ({cause}); docs/state.md lists the rights that ampd needs"
+        if is_certificate(cause):
+            return f"{where}: no TLS with this Redis ({cause}); ssl_ca_certs in the URL names the certificate to trust"
+        return f"{where}: cannot reach Redis ({cause or error}); is it running, and is the address right?"
 
     async def close(self) -> None:
-        """Wait for the commands under way, then give back the connections."""
+        """Wait for the answers under way, then give back the connections."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CONNECT_S)
-        await self._redis.aclose()
-        await self._redis.connection_pool.disconnect()
+        await asyncio.gather(self._decisions.close(_CONNECT_S), self._rest.close(_CONNECT_S))
 
-    async def run(self, script: str, keys: Sequence[str], args: Sequence[Arg], late: Callable[[Any], None] | None = None) -> Any:
+    async def run(
+        self, use: Use, script: str, keys: Sequence[str], args: Sequence[Arg], late: Callable[[Any], None] | None = None
+    ) -> Any:
         """Run a script. `late` gets the reply if the caller was cancelled or gave up before it came."""
-        return await self._wait(self._evaluate(script, keys, args), self._deadline_s, late)
+        answer = None if late is None else _late_one(late)
+        return (await self._call(use, (self._by_digest(script, keys, args),), answer))[0]
 
-    async def command(self, *args: Arg) -> Any:
+    async def run_all(self, use: Use, calls: Sequence[tuple[str, Sequence[str], Sequence[Arg]]]) -> None:
+        """Run scripts one after the other, in one write and one wait."""
+        await self._call(use, [self._by_digest(*call) for call in calls], None)
+
+    async def command(self, use: Use, *args: Arg) -> Any:
         """Run a plain command."""
-        return await self._wait(self._redis.execute_command(*args), self._deadline_s)
+        return (await self._call(use, (args,), None))[0]
 
-    async def _evaluate(self, script: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
-        digest, text = self._scripts[script]
+    def run_soon(self, script: str, keys: Sequence[str], args: Sequence[Arg]) -> None:
+        """Run a script that nobody waits for, after all that this process has asked for on the same connection before."""
+        command = self._by_digest(script, keys, args)
         try:
-            return await self._redis.execute_command("EVALSHA", digest, len(keys), *keys, *args)
-        except NoScriptError:
-            return await self._redis.execute_command("EVAL", text, len(keys), *keys, *args)
+            if self._rest.connection is None:
+                raise self._rest.error
+            future = self._rest.connection.send(pack(command))
+        except (StateError, Lost, OSError, Refused) as e:
+            self._rest.open_soon()
+            self._not_run(script, e)
+            return
 
-    async def _wait(self, call: Coroutine[Any, Any, Any], deadline_s: float, late: Callable[[Any], None] | None = None) -> Any:
-        task = asyncio.create_task(call)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        def done(future: asyncio.Future[list[Any]]) -> None:
+            error = future.exception() or future.result()[0]
+            if _is_forgotten(error):
+                task = asyncio.create_task(self._again(script, command))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            elif isinstance(error, Exception):
+                self._not_run(script, error)
+
+        future.add_done_callback(done)
+
+    async def _again(self, script: str, command: Command) -> None:
         try:
-            done, _ = await asyncio.wait((task,), timeout=deadline_s)
-            if not done:
-                # After a stall of this process's own loop the reply may be here, unread.
-                await asyncio.wait((task,), timeout=_GRACE_S)
-        except asyncio.CancelledError:
-            task.add_done_callback(lambda t: _settle(t, late))
-            raise
-        if not task.done():
-            task.add_done_callback(lambda t: _settle(t, late))
-            raise StateError(f"Redis at {self.where} did not answer within {deadline_s * 1000:.0f} ms")
+            await self._call(Use.REPORT, (command,), None)
+        except StateError as e:
+            self._not_run(script, e)
+
+    def _not_run(self, script: str, error: BaseException) -> None:
+        self.failed += 1
+        level = logging.WARNING if self.failed == 1 else logging.DEBUG
+        log.log(level, "%s was not carried out by Redis at %s: %s", script, self.where, error)
+
+    def _by_digest(self, script: str, keys: Sequence[str], args: Sequence[Arg]) -> Command:
+        return ("EVALSHA", self._scripts[script].digest, len(keys), *keys, *args)
+
+    async def _call(self, use: Use, commands: Sequence[Command], late: Late | None) -> list[Any]:
+        lane = self._decisions if use is Use.DECISION else self._rest
+        limit_s = self._deadline_s * use.value
+        connection = lane.connection or await self._ready(lane, limit_s)
+        replies = await self._exchange(connection, commands, limit_s, late)
+        for i, reply in enumerate(replies):
+            if isinstance(reply, hiredis.ReplyError):
+                if not _is_forgotten(reply):
+                    raise StateError(f"Redis at {self.where}: {reply}") from reply
+                text = self._texts[commands[i][1]]
+                (replies[i],) = await self._exchange(connection, (("EVAL", text, *commands[i][2:]),), limit_s, late)
+                if isinstance(replies[i], hiredis.ReplyError):
+                    raise StateError(f"Redis at {self.where}: {replies[i]}") from replies[i]
+        return replies
+
+    async def _ready(self, lane: Lane, limit_s: float, hurry: bool = False) -> Connection:
         try:
-            return task.result()
-        except (RedisError, OSError) as e:
+            async with asyncio.timeout(limit_s):
+                return await lane.connected(hurry)
+        except TimeoutError:
+            raise StateError(f"Redis at {self.where}: no connection within {limit_s * 1000:.0f} ms ({lane.error})") from lane.error
+        except (OSError, Lost, Refused) as e:
             raise StateError(f"Redis at {self.where}: {e or type(e).__name__}") from e
 
+    async def _exchange(self, connection: Connection, commands: Sequence[Command], limit_s: float, late: Late | None) -> list[Any]:
+        """Write commands and wait for their replies, errors among them."""
+        try:
+            future = connection.send(b"".join([pack(command) for command in commands]), len(commands), late)
+        except Lost as e:
+            raise StateError(f"Redis at {self.where}: {e}") from e
+        timer = asyncio.get_running_loop().call_later(limit_s, self._overdue, future, limit_s)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # Cancelled between the arrival of the replies and now: nobody else will see them.
+            if late is not None and future.done() and not future.cancelled() and future.exception() is None:
+                late(future.result())
+            raise
+        except Lost as e:
+            raise StateError(f"Redis at {self.where}: {e}") from e
+        finally:
+            timer.cancel()
 
-def _settle(task: asyncio.Task[Any], late: Callable[[Any], None] | None) -> None:
-    """Take the result of a task that nobody waits for any more."""
-    if not task.cancelled() and task.exception() is None and late is not None:
-        late(task.result())
+    def _overdue(self, future: asyncio.Future[list[Any]], limit_s: float) -> None:
+        if not future.done():
+            asyncio.get_running_loop().call_later(_GRACE_S, self._expire, future, limit_s)
+
+    def _expire(self, future: asyncio.Future[list[Any]], limit_s: float) -> None:
+        if not future.done():
+            future.set_exception(StateError(f"Redis at {self.where} did not answer within {limit_s * 1000:.0f} ms"))
 
 
-def _without_password(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-    except ValueError as e:
-        raise ConfigError(f"state.url: {e}; use redis://, rediss:// or unix://") from None
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
+def _is_forgotten(reply: object) -> bool:
+    """Whether Redis does not know a script by its digest: it has restarted, or was told to forget."""
+    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT")
+
+
+def _late_one(late: Callable[[Any], None]) -> Late:
+    def answer(replies: list[Any]) -> None:
+        if not isinstance(replies[0], hiredis.ReplyError):
+            late(replies[0])
+
+    return answer

@@ -14,7 +14,7 @@ from ampd.errors import SetupError, StateError
 from ampd.messages import Handle
 from ampd.policy.types import ClusterView
 from ampd.state.base import SCHEMA, Held, Opened, QueueEntry, Sample, SessionRow, WorkerRow
-from ampd.state.client import RedisClient
+from ampd.state.client import RedisClient, Use
 from ampd.state.rows import Stats, build_view
 from ampd.state.settings import StoreSettings
 
@@ -34,7 +34,7 @@ class RedisStore:
     def __init__(self, url: str, password: str | None, graph: str, settings: StoreSettings | None = None) -> None:
         """Raises ConfigError on a URL of another kind than redis://, rediss:// or unix://."""
         self._settings = settings or StoreSettings()
-        self._client = RedisClient(url, password, self._settings.deadline_s, self._settings.pool_size)
+        self._client = RedisClient(url, password, self._settings.deadline_s, self._settings.max_pending)
         self._graph = graph
         self._prefix = f"{{ampd:{graph}}}"
         self._load = f"{self._prefix}:load"
@@ -61,7 +61,7 @@ class RedisStore:
 
     async def put_worker(self, row: WorkerRow) -> None:
         keys = (self._load, self._window_key(row.id), self._queue_key(row.id))
-        await self._client.run("put_worker", keys, (row.id, _pack(row), row.epoch, self._settings.window_s))
+        await self._client.run(Use.REPORT, "put_worker", keys, (row.id, _pack(row), row.epoch, self._settings.window_s))
 
     async def report(
         self, row: WorkerRow, departures: Sequence[tuple[str, Sequence[str]]] = (), samples: Sequence[Sample] = ()
@@ -76,10 +76,10 @@ class RedisStore:
 
     async def _remove(self, worker: int, silent_s: float | str) -> None:
         keys = (self._load, self._window_key(worker), self._queue_key(worker))
-        await self._client.run("remove_worker", keys, (worker, silent_s))
+        await self._client.run(Use.REPORT, "remove_worker", keys, (worker, silent_s))
 
     async def view(self) -> ClusterView:
-        return self._view(*await self._client.run("view", (self._load,), ()))
+        return self._view(*await self._client.run(Use.DECISION, "view", (self._load,), ()))
 
     def _view(self, time: Sequence[bytes], flat: Sequence[bytes]) -> ClusterView:
         now = int(time[0]) + int(time[1]) / 1e6
@@ -102,7 +102,7 @@ class RedisStore:
     async def open_round(self, session: str) -> Opened:
         keys = (self._load, self._session_key(session))
         time, load, fields = await self._client.run(
-            "open_round", keys, (self._idle_ms,), late=lambda r: self._give_back(session, r)
+            Use.DECISION, "open_round", keys, (self._idle_ms,), late=lambda r: self._give_back(session, r)
         )
         known = _fields(fields)
         return Opened(_session(known), known.get(b"ledger", b""), self._view(time, load))
@@ -120,7 +120,9 @@ class RedisStore:
         self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None, version: int = 0
     ) -> SessionRow:
         keys = (self._load, self._session_key(session))
-        return _bound(await self._client.run("bind", keys, (worker, epoch, tokens, replace or "", self._idle_ms, version)))
+        return _bound(
+            await self._client.run(Use.CHANGE, "bind", keys, (worker, epoch, tokens, replace or "", self._idle_ms, version))
+        )
 
     async def restore(self, session: str, row: SessionRow, ledger: bytes, closed: int) -> SessionRow:
         handle = b"" if row.handle is None else _pack(row.handle)
@@ -137,7 +139,7 @@ class RedisStore:
             self._idle_ms,
             _held(row),
         )
-        return _bound(await self._client.run("restore", (self._session_key(session),), known))
+        return _bound(await self._client.run(Use.REPORT, "restore", (self._session_key(session),), known))
 
     async def close_round(self, session: str, row: SessionRow, ledger: bytes | None) -> Handle | None:
         handle = b"" if row.handle is None else _pack(row.handle)
@@ -154,36 +156,38 @@ class RedisStore:
             self._idle_ms,
             _held(row),
         )
-        unused = await self._client.run("close_round", (self._session_key(session),), fields)
+        unused = await self._client.run(Use.CHANGE, "close_round", (self._session_key(session),), fields)
         return None if unused is None else _handle(unused)
 
     async def end_session(self, session: str) -> SessionRow | None:
-        return _session(_fields(await self._client.run("end_session", (self._session_key(session),), ())))
+        return _session(_fields(await self._client.run(Use.CHANGE, "end_session", (self._session_key(session),), ())))
 
     async def enqueue(self, worker: int, entry: QueueEntry) -> None:
-        await self._client.run("enqueue", (self._load, self._queue_key(worker)), (worker, entry.id, _pack(entry), entry.cost_s))
+        await self._client.run(
+            Use.CHANGE, "enqueue", (self._load, self._queue_key(worker)), (worker, entry.id, _pack(entry), entry.cost_s)
+        )
 
     def enqueue_soon(self, worker: int, entry: QueueEntry) -> None:
         self._in_background(entry.id, self.enqueue(worker, entry))
 
     async def dequeue(self, worker: int, task: str, postponed: Sequence[str] = ()) -> None:
-        await self._client.run("dequeue", (self._load, self._queue_key(worker)), (worker, task, *postponed))
+        await self._client.run(Use.REPORT, "dequeue", (self._load, self._queue_key(worker)), (worker, task, *postponed))
 
     async def queue(self, worker: int) -> list[QueueEntry]:
-        items = [_queued(value) for value in await self._client.command("HVALS", self._queue_key(worker))]
+        items = [_queued(value) for value in await self._client.command(Use.REPORT, "HVALS", self._queue_key(worker))]
         return [entry for _, entry in sorted(items, key=lambda item: item[0])]
 
     async def observe(self, samples: Sequence[Sample]) -> None:
         if samples:
             keys = [self._load, *(self._window_key(s.worker) for s in samples)]
             values = [value for s in samples for value in (s.worker, s.kind, s.total, s.count)]
-            await self._client.run("observe", keys, (self._settings.window_s, *values))
+            await self._client.run(Use.REPORT, "observe", keys, (self._settings.window_s, *values))
 
     async def sessions(self) -> int:
         found: set[bytes] = set()
         cursor = b"0"
         while True:
-            cursor, keys = await self._client.command("SCAN", cursor, "MATCH", self._session_key("*"), "COUNT", 1000)
+            cursor, keys = await self._client.command(Use.REPORT, "SCAN", cursor, "MATCH", self._session_key("*"), "COUNT", 1000)
             found.update(keys)
             if int(cursor) == 0:
                 return len(found)

@@ -16,7 +16,7 @@ class StoreSettings:
     """
 
     deadline_s: float = 0.005
-    pool_size: int = 32
+    max_pending: int = 4096
     stale_after_s: float = 5.0
     reap_after_s: float = 60.0
     window_s: float = 10.0
@@ -28,7 +28,7 @@ class StoreSettings:
         state = graph.state
         return StoreSettings(
             deadline_s=state.deadline_ms / 1000,
-            pool_size=state.pool_size,
+            max_pending=state.max_pending,
             stale_after_s=state.stale_after_s,
             reap_after_s=10 * state.stale_after_s,
             window_s=graph.policy.window_s,

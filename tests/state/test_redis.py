@@ -58,7 +58,7 @@ async def a_session_with_a_handle(store: RedisStore) -> SessionRow:
 
 
 async def test_a_cancelled_call_leaves_no_reply_for_the_next_one(connect: Connect, admin: redis.Redis) -> None:
-    async with connect(pool_size=1) as store:
+    async with connect() as store:
         await store.put_worker(worker())
         await store.enqueue(BIG, entry("a"))
         for _ in range(5):
@@ -72,7 +72,7 @@ async def test_a_cancelled_call_leaves_no_reply_for_the_next_one(connect: Connec
 
 
 async def test_the_pool_survives_many_cancelled_calls(connect: Connect, admin: redis.Redis) -> None:
-    async with connect(pool_size=2) as store:
+    async with connect() as store:
         before = len(admin.client_list())
         pause(admin, 0.2)
         calls = [asyncio.create_task(store.view()) for _ in range(30)]

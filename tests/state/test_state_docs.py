@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from ampd.state.client import load_scripts
+from ampd.state.scripts import load_scripts
 
 LINES = (Path(__file__).parents[2] / "docs" / "state.md").read_text().splitlines()
 
