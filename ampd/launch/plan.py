@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ampd.config import Graph, Worker
@@ -30,6 +30,7 @@ class ProcessSpec:
     ready_file: Path | None = None
     ready_socket: Path | None = None
     ready_url: str | None = None
+    metrics_port: int | None = None
 
     @property
     def start_stage(self) -> int:
@@ -56,6 +57,7 @@ class Layout:
     redis_server: Path | None
     kv_ports: Sequence[int]
     discovery: Mapping[str, str]
+    metrics_ports: Sequence[int] = ()
 
     @property
     def graph_file(self) -> Path:
@@ -89,7 +91,15 @@ def plan(graph: Graph, layout: Layout) -> list[ProcessSpec]:
         specs += [_worker(graph, group, replicas, next(ports), layout, env) for replicas in processes(group)]
     specs.append(_frontend(graph, layout, env))
     specs += [_coordinator(index, layout, env) for index in range(graph.coordinator.replicas)]
-    return sorted(specs, key=lambda spec: spec.start_stage)
+    return sorted(_metered(specs, layout.metrics_ports), key=lambda spec: spec.start_stage)
+
+
+def _metered(specs: Sequence[ProcessSpec], ports: Sequence[int]) -> Iterator[ProcessSpec]:
+    """Give a Prometheus endpoint to each process of ampd's own, as long as there are ports. The frontend has one already."""
+    free = iter(ports)
+    for spec in specs:
+        port = next(free, None) if spec.kind in ("worker", "coordinator") else None
+        yield spec if port is None else replace(spec, metrics_port=port, env={**spec.env, "DYN_SYSTEM_PORT": str(port)})
 
 
 def processes(group: Worker) -> list[range]:

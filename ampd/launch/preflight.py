@@ -8,8 +8,9 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from random import Random
 
 from ampd.config import Graph
 from ampd.cost_model import load_profile
@@ -19,6 +20,7 @@ from ampd.state.factory import open_store
 
 _PACKAGES = {"dynamo": "ai-dynamo", "vllm": "vllm", "nixl": "nixl"}
 PREFERRED_PORT = 8000
+_METRICS_PORTS = range(20_000, 32_000)
 
 
 def check_graph(graph: Graph) -> None:
@@ -101,7 +103,26 @@ def free_ports(host: str, count: int) -> list[int]:
         return [s.getsockname()[1] for s in sockets]
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def metrics_ports(host: str, count: int, first: int = 0) -> list[int]:
+    """`count` free ports for Prometheus endpoints: those from `first` on, or any. Raises SetupError when one of them is taken.
+
+    Dynamo 1.6.1 reads the port as a 16-bit signed number, so it must be one that the system does not hand out by itself.
+    """
+    if first:
+        ports = list(range(first, first + count))
+        for port in ports:
+            _bind(host, port, "metrics_port").close()
+        return ports
+    found: list[int] = []
+    candidates = Random().sample(_METRICS_PORTS, len(_METRICS_PORTS))
+    while len(found) < count:
+        with suppress(SetupError):
+            _bind(host, candidate := candidates.pop()).close()
+            found.append(candidate)
+    return found
+
+
+def _bind(host: str, port: int, key: str = "frontend.port") -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -113,7 +134,7 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.close()
         if e.errno in (errno.EADDRINUSE, errno.EACCES):
             why = "in use" if e.errno == errno.EADDRINUSE else "not allowed for this user"
-            raise SetupError(f"frontend.port: {host}:{port} is {why}; choose another, or 0 for a free one") from None
+            raise SetupError(f"{key}: {host}:{port} is {why}; choose another, or 0 for a free one") from None
         raise SetupError(f"frontend.host: {host!r} is no address of this machine; use 127.0.0.1, or 0.0.0.0 for all") from None
     return bound
 

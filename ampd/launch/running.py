@@ -45,6 +45,13 @@ class RunningGraph:
         return self.supervisor.pids
 
     @property
+    def metrics(self) -> dict[str, str]:
+        """URL of its Prometheus metrics by process name, the frontend's included."""
+        host = self.graph.transport.host
+        own = {s.name: f"{base_url(host, s.metrics_port)}/metrics" for s in self.supervisor.specs if s.metrics_port is not None}
+        return {**own, "frontend": f"{self.url}/metrics"}
+
+    @property
     def state_url(self) -> str:
         """URL of the Redis in use."""
         embedded = self.graph.state.url == "embedded"
@@ -152,6 +159,7 @@ def make_layout(graph: Graph, run_dir: Path, only: Sequence[str] = ()) -> Layout
         redis_server=preflight.find_redis_server() if graph.state.url == "embedded" else None,
         kv_ports=preflight.free_ports(graph.transport.host, workers),
         discovery=private_discovery(run_dir),
+        metrics_ports=preflight.metrics_ports(graph.transport.host, workers + graph.coordinator.replicas, graph.metrics_port),
     )
     if not only:
         return layout

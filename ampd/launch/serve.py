@@ -122,4 +122,5 @@ def _announce(running: RunningGraph, only: Sequence[str], seconds: float, progre
     progress.note(
         f"ready in {seconds:.0f} s: {running.url} serves {running.graph.model.served_name}; Ctrl-C stops it. Try:\n  {curl}"
     )
+    progress.note(f"Prometheus metrics: {', '.join(f'{url} ({name})' for name, url in running.metrics.items())}")
     progress.close()

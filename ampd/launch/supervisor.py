@@ -46,6 +46,11 @@ class Supervisor:
         """Process id by process name."""
         return {child.spec.name: child.pid for child in self._children}
 
+    @property
+    def specs(self) -> list[ProcessSpec]:
+        """What was started, in order."""
+        return [child.spec for child in self._children]
+
     async def start(self, specs: Sequence[ProcessSpec], timeout_s: float) -> None:
         """Start the processes stage by stage, each stage once the one before serves.
 
@@ -60,6 +65,18 @@ class Supervisor:
                 if waiting and time.monotonic() > deadline:
                     raise SetupError(self._report(waiting[0], f"does not serve after {timeout_s:.0f} s"))
                 await asyncio.sleep(POLL_S if waiting else 0)
+
+    async def restart(self, name: str, timeout_s: float) -> None:
+        """Start a process that has ended once more. Raises SetupError when it runs, or does not serve within `timeout_s`."""
+        known = [child for child in self._children if child.spec.name == name]
+        if not known or known[-1].exit_code is None:
+            raise SetupError(f"{name} cannot be restarted: {'it runs' if known else 'there is no such process'}")
+        self._mourned.update(known)
+        spec = known[-1].spec
+        for mark in (spec.ready_file, spec.ready_socket):
+            if mark is not None:
+                mark.unlink(missing_ok=True)
+        await self.start([spec], timeout_s)
 
     def check(self) -> None:
         """Raise ComponentDied, with the last lines of its log, if a process has ended; once for each process."""

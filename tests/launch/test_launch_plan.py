@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,14 @@ def test_engines_are_kept_to_loopback_unless_peers_are_elsewhere() -> None:
     assert (env("127.0.0.1")["UCX_NET_DEVICES"], env("localhost")["GLOO_SOCKET_IFNAME"]) == ("lo", "lo")
     assert env("10.0.0.1")["DYN_TCP_RPC_HOST"] == "10.0.0.1"
     assert not {"UCX_NET_DEVICES", "GLOO_SOCKET_IFNAME"} & set(env("10.0.0.1"))
+
+
+def test_processes_of_our_own_have_a_metrics_port_each() -> None:
+    specs = plan(make_graph(Path("/m")), replace(layout(2), metrics_ports=(21001, 21002, 21003)))
+    ports = {spec.name: (spec.metrics_port, spec.env.get("DYN_SYSTEM_PORT")) for spec in specs if spec.kind != "redis"}
+    assert ports == {
+        "prefill-0": (21001, "21001"),
+        "decode-0": (21002, "21002"),
+        "frontend": (None, None),
+        "coordinator-0": (21003, "21003"),
+    }

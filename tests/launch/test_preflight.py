@@ -22,6 +22,20 @@ def test_free_ports_differ() -> None:
     assert min(ports) > 0
 
 
+def test_metrics_ports_fit_what_dynamo_reads() -> None:
+    ports = preflight.metrics_ports("127.0.0.1", 20)
+    assert len(set(ports)) == 20
+    assert max(ports) <= 32767
+    assert preflight.metrics_ports("127.0.0.1", 2, min(ports)) == [min(ports), min(ports) + 1]
+
+
+def test_taken_metrics_port() -> None:
+    with socket.create_server(("127.0.0.1", preflight.metrics_ports("127.0.0.1", 1)[0])) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SetupError, match=f"^metrics_port: 127.0.0.1:{port} is in use"):
+            preflight.metrics_ports("127.0.0.1", 2, port - 1)
+
+
 def test_taken_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -84,7 +98,7 @@ def test_state_url_needs_no_redis(url: str) -> None:
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(preflight._PACKAGES, "no_such_engine", "no-such-engine")
     with pytest.raises(SetupError, match="^the package no-such-engine is not installed; run 'make setup'"):
-        preflight.check_packages()
+        preflight.check_packages(make_graph(MODEL))
 
 
 def test_redis_server_from_the_path_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -111,6 +111,25 @@ async def test_each_death_is_told_once_and_the_rest_lives_on(model: Path, runs: 
         assert alive(run.pids["decode-0"])
 
 
+async def test_a_process_that_ended_can_be_started_again(model: Path, runs: Path, stand_ins: StandIns) -> None:
+    stand_ins()
+    async with running_graph(make_graph(model)) as run:
+        first = run.pids
+        for name in ("redis", "coordinator-0"):
+            with pytest.raises(SetupError, match=f"^{name} cannot be restarted: it runs"):
+                await run.supervisor.restart(name, 10)
+            os.kill(first[name], signal.SIGKILL)
+            with pytest.raises(ComponentDied):
+                await run.supervisor.wait_death()
+            await run.supervisor.restart(name, 20)
+        assert redis.Redis.from_url(run.state_url).ping()
+        again = run.pids
+        assert {name for name in first if first[name] != again[name]} == {"redis", "coordinator-0"}
+        with pytest.raises(SetupError, match="there is no such process"):
+            await run.supervisor.restart("none-0", 1)
+    assert not any(alive(pid) for pid in again.values())
+
+
 async def test_one_that_never_serves_is_named(model: Path, runs: Path, stand_ins: StandIns) -> None:
     stand_ins(decode_0=["--never-ready", "--say", "still loading"])
     with pytest.raises(SetupError, match=r"^decode-0 does not serve after 1 s; .*\n(.*\n)*still loading"):

@@ -1,0 +1,86 @@
+"""Whether the prefill queues that Redis shows are the ones that the workers have."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from ampd.launch import RunningGraph
+from ampd.state.factory import open_store
+
+_EVERY_S = 0.5
+_SETTLE_S = 20.0
+_DEPTH, _INFO = "ampd_prefill_queue_depth", "ampd_worker_info"
+
+
+class QueueWatch:
+    """Compares, every half second, the tasks that wait in Redis with those that the workers' metrics report, worker by worker.
+
+    The two are read one after the other and tasks come and go meanwhile, so a sample counts only for workers whose own figure is
+    the same before and after. Use as an async context manager.
+    """
+
+    def __init__(self, running: RunningGraph) -> None:
+        self._running = running
+        self._store = open_store(
+            running.graph.model_copy(update={"state": running.graph.state.model_copy(update={"url": running.state_url})})
+        )
+        self.samples = 0
+        self._equal = 0
+
+    @property
+    def equal_share(self) -> float:
+        """The share of samples in which both were equal."""
+        return self._equal / self.samples if self.samples else 0.0
+
+    async def __aenter__(self) -> QueueWatch:
+        await self._store.connect()
+        self._http = aiohttp.ClientSession()
+        self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._http.close()
+        await self._store.close()
+
+    async def settle(self) -> bool:
+        """Whether, soon after the load has ended, no task is left in any queue, in Redis or at a worker."""
+        for _ in range(round(_SETTLE_S / _EVERY_S)):
+            if not sum((await self._at_workers()).values()) and not sum((await self._in_redis()).values()):
+                return True
+            await asyncio.sleep(_EVERY_S)
+        return False
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                before, shown, after = await self._at_workers(), await self._in_redis(), await self._at_workers()
+            except aiohttp.ClientError:
+                continue
+            still = [w for w in before if before[w] == after.get(w)]
+            self.samples += len(still)
+            self._equal += sum(before[w] == shown.get(w, 0) for w in still)
+
+    async def _in_redis(self) -> dict[str, int]:
+        view = await self._store.view()
+        return {str(w.id): w.queued_tasks for w in (*view.prefill, *view.decode)}
+
+    async def _at_workers(self) -> dict[str, int]:
+        """Depth by worker id. The metrics name workers by a label that outlives a restart; an info metric has the ids."""
+        depths: dict[tuple[str, str], int] = {}
+        ids: dict[tuple[str, str], str] = {}
+        for url in [url for name, url in self._running.metrics.items() if name != "frontend" and "coordinator" not in name]:
+            async with self._http.get(url) as answer:
+                text = await answer.text()
+            for sample in [s for family in text_string_to_metric_families(text) for s in family.samples]:
+                if sample.name == _DEPTH:
+                    depths[url, sample.labels["worker"]] = int(sample.value)
+                elif sample.name == _INFO:
+                    ids[url, sample.labels["worker"]] = sample.labels["id"]
+        return {ids[key]: depth for key, depth in depths.items()}
