@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,17 +22,15 @@ from ampd.cost_model.scaled import ScaledCostModel
 from ampd.errors import AmpdError, EngineDead, ProfileError, SetupError, WorkerError
 from ampd.policy.types import CostModel
 from ampd.workers.engines.base import EngineInfo, EngineJob, EngineLoad, EngineOutput
-from ampd.workers.engines.sim_batch import Batch, Rules, Step
-from ampd.workers.engines.sim_job import SimJob, cancelled, parse
+from ampd.workers.engines.sim_batch import Batch, Rules
+from ampd.workers.engines.sim_core import Core
+from ampd.workers.engines.sim_job import SimJob, parse
 from ampd.workers.engines.sim_kv import BlockPool
 from ampd.workers.engines.sim_link import Fabric, Lent, Link, Read
 from ampd.workers.engines.sim_pins import SimPins
-from ampd.workers.engines.sim_read import Reader, unusable
+from ampd.workers.engines.sim_read import Reader
 from ampd.workers.engines.sim_text import words
 from ampd.workers.engines.transfers import TransferTotals
-
-# A loop that is late catches up by this much at most: a busy machine may stretch steps, never pile them up.
-_LAG_S = 0.05
 
 
 class SimEngine:
@@ -58,31 +55,25 @@ class SimEngine:
             theta=worker.tensor_parallel,
         )
         self._batch = Batch(self._pool, size, self._cost, rules)
-        self._pins = SimPins(graph, worker, self._pool)
+        self._pins = SimPins(graph, worker, self._pool, self.id, fabric)
         self._link = Link(time.monotonic)
         self.transfers = TransferTotals()
         self._reader = Reader(graph, worker, fabric, self._link, self._cost, self.transfers)
         self._jobs: dict[str, SimJob] = {}
         self._numbers = itertools.count()
-        self._words: list[int] = []
-        self._wake = asyncio.Event()
-        self._dead = asyncio.Event()
-        self._loop: asyncio.Task[None] | None = None
-
-    @property
-    def info(self) -> EngineInfo:
-        """Facts of the engine."""
-        model, size = self._graph.model, self._graph.model.block_size
-        return EngineInfo(
+        self._core = Core(self._batch, self._pins, self._reader, words(Path(graph.model.path)))
+        self.info = EngineInfo(
             engine="sim",
             version=version("ampd"),
-            model=model.served_name,
+            model=graph.model.served_name,
             block_size=size,
             kv_total=self._pool.total * size,
-            max_model_len=model.max_model_len,
-            theta=self._worker.tensor_parallel,
-            kv_bytes_per_token=self._worker.sim.kv_bytes_per_token,
+            max_model_len=graph.model.max_model_len,
+            theta=worker.tensor_parallel,
+            kv_bytes_per_token=sim.kv_bytes_per_token,
         )
+        self._dead = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
 
     # ---- life
 
@@ -100,12 +91,11 @@ class SimEngine:
             self._cost.t_mixed(1, 1, 1, info.theta)
         except ProfileError as e:
             raise SetupError(f"worker {name}: {e}") from e
-        self._words = words(Path(self._graph.model.path))
         try:
             await self._fabric.join(self.id, self)
         except OSError as e:
             raise SetupError(f"worker {name}: no side channel at {self._fabric.host}:{self._fabric.port}: {e.strerror}") from e
-        self._loop = asyncio.create_task(self._run(), name=f"sim-{self.id}")
+        self._loop = asyncio.create_task(self._core.run(), name=f"sim-{self.id}")
 
     async def wait_dead(self) -> None:
         """Return when the engine has died, not when it was stopped."""
@@ -162,7 +152,7 @@ class SimEngine:
                     return
         finally:
             if self._jobs.get(job.id) is live:
-                self._stop_job(live)
+                self._core.stop(live)
                 del self._jobs[job.id]
 
     def _submit(self, job: EngineJob) -> SimJob:
@@ -174,139 +164,22 @@ class SimEngine:
             raise
         live = SimJob(job, ask, next(self._numbers), self._graph.model.block_size, self._graph.targets.itl_s)
         self._jobs[job.id] = live
-        self._batch.submit(live)
-        self._wake.set()
+        self._core.submit(live)
         return live
 
     async def abort(self, job_id: str) -> None:
         """Stop a job in any phase; a KV transfer under way ends by itself."""
         live = self._jobs.get(job_id)
         if live is not None:
-            self._stop_job(live)
-
-    def _stop_job(self, live: SimJob) -> None:
-        """End a job without a pin."""
-        if live.phase == "ended":
-            self._drop_unread(live)
-            return
-        transferring = live.phase == "reading"
-        self._batch.leave(live)
-        self._let_go(live)
-        if not transferring:  # else its blocks are dropped, and its source is over, once the transfer is
-            self._finish_source(live)
-            self._pool.drop(live.blocks)
-        live.outputs.put_nowait(cancelled(live))
-        self._wake.set()
-
-    def _drop_unread(self, live: SimJob) -> None:
-        """Of a job that has ended: its pin, if nobody has received it yet."""
-        waiting = []
-        while not live.outputs.empty():
-            output = live.outputs.get_nowait()
-            if isinstance(output, EngineOutput) and output.ref is not None:
-                self._pins.release([output.ref])
-                output = replace(output, ref=None, params=None, pinned_tokens=0, expires_at=0.0)
-            waiting.append(output)
-        for output in waiting:
-            live.outputs.put_nowait(output)
+            self._core.stop(live)
 
     async def finish(self, job_id: str) -> None:
         """End a job at its next token, or abort it before its first."""
         live = self._jobs.get(job_id)
-        if live is None or live.phase == "ended":
-            return
-        if live.generated:
-            live.ask.most = live.generated + 1
-            live.ask.least = 0
-            self._wake.set()
-        else:
-            self._stop_job(live)
-
-    # ---- steps
-
-    async def _run(self) -> None:
-        due = time.monotonic()
-        while True:
-            for live in self._batch.admit():
-                self._admitted(live)
-            now = time.monotonic()
-            begin = max(due, now - _LAG_S)
-            step = self._batch.plan(begin)
-            if step is None:
-                self._wake.clear()
-                await self._wake.wait()
-                due = time.monotonic()
-                continue
-            count, due = await self._pass(step, begin)
-            if count:
-                self._batch.finish(step, count, due, self._sampled, self._words)
-
-    async def _pass(self, step: Step, begin: float) -> tuple[int, float]:
-        """Let a step's time pass. Returns how many of its steps are over, and when: what comes up ends it after the current one."""
-        count = step.count
-        loop = asyncio.get_running_loop()
-        while True:
-            self._wake.clear()
-            left = begin + count * step.seconds - time.monotonic()
-            if left <= 0:
-                # Others have their turn even if every step is late.
-                await asyncio.sleep(0)
-                return count, begin + count * step.seconds
-            timer = loop.call_later(left, self._wake.set)
-            try:
-                await self._wake.wait()
-            finally:
-                timer.cancel()
-            now = time.monotonic()
-            if step.prefill is not None and not step.decoding and step.prefill.phase != "prefilling":
-                return 0, now
-            count = min(count, int((now - begin) / step.seconds) + 1)
-
-    def _admitted(self, live: SimJob) -> None:
-        self._let_go(live)
-        live.reused = self._reader.reused(live) if live.job.kind == "decode" else None
-        read = None if live.source is None or unusable(live) else self._reader.wanted(live)
-        if read is None:
-            self._finish_source(live)
-            self._batch.ready(live)
-            return
-        live.phase = "reading"
-        self._batch.reading.add(live)
-        self._reader.start(live, read, self._has_read)
-
-    def _has_read(self, live: SimJob, contents: list[bytes], tokens: int) -> None:
-        """A transfer is over; without contents it has failed."""
-        self._finish_source(live)
-        if live.phase != "reading":
-            self._pool.drop(live.blocks)
-        else:
-            if contents:
-                self._batch.read(live, contents, tokens)
-            self._batch.ready(live)
-        self._wake.set()
-
-    def _sampled(self, live: SimJob, tokens: list[int], reason: str | None) -> None:
-        output = live.emit(tokens, reason, live.generated == len(tokens))
-        if reason is not None:
-            self._batch.leave(live)
-            output = replace(output, finished=True, kv=live.facts)
-            if live.job.pin and live.ask.choices == 1:
-                output = self._pins.pin(live, output, self.id, self._fabric)
-            else:
-                self._pool.drop(live.blocks)
-        live.outputs.put_nowait(output)
+        if live is not None:
+            self._core.finish_soon(live)
 
     # ---- KV
-
-    def _let_go(self, live: SimJob) -> None:
-        """Release what the job was given to release."""
-        refs, live.release = live.release, ()
-        self._pins.release(refs)
-
-    def _finish_source(self, live: SimJob) -> None:
-        """End the pin that the job was to read."""
-        source, live.source = live.source, None
-        self._reader.over(source)
 
     def lend(self, read: Read) -> Lent | None:
         """See Holder."""
@@ -319,12 +192,12 @@ class SimEngine:
     def read_over(self, ref: str) -> None:
         """See Holder."""
         self._pins.release([ref])
-        self._wake.set()
+        self._core.wake()
 
     async def release(self, refs: Sequence[str]) -> None:
         """Drop pins."""
         self._pins.release(refs)
-        self._wake.set()
+        self._core.wake()
 
     def load(self) -> EngineLoad:
         """The load now."""

@@ -7,7 +7,7 @@ and no tasks here: the engine passes the time.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -181,7 +181,7 @@ class Batch:
         self.waiting.insert(0, job)
 
     def finish(
-        self, step: Step, count: int, now: float, sampled: Callable[[SimJob, list[int], str | None], None], words: list[int]
+        self, step: Step, count: int, now: float, sampled: Callable[[SimJob, list[int], str | None], None], words: Sequence[int]
     ) -> None:
         """`count` of the step's steps are over. `sampled` is told each job's new tokens, and why they are its last if they are."""
         for job in step.decoding:
@@ -201,7 +201,7 @@ class Batch:
                     self.decoding.append(job_)
                 sampled(job_, [token], reason)
 
-    def _decode(self, job: SimJob, count: int, words: list[int]) -> tuple[list[int], str | None]:
+    def _decode(self, job: SimJob, count: int, words: Sequence[int]) -> tuple[list[int], str | None]:
         tokens: list[int] = []
         for _ in range(count):
             last = job.chain.tokens[job.kv]

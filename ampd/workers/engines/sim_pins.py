@@ -23,15 +23,15 @@ class _Pin:
 
 
 class SimPins:
-    """Pins by their names."""
+    """The pins of engine `engine`, by their names."""
 
-    def __init__(self, graph: Graph, worker: Worker, pool: BlockPool) -> None:
-        self._pool, self._theta = pool, worker.tensor_parallel
+    def __init__(self, graph: Graph, worker: Worker, pool: BlockPool, engine: str, fabric: Fabric) -> None:
+        self._pool, self._theta, self._engine, self._fabric = pool, worker.tensor_parallel, engine, fabric
         self._seconds = {"decode": decode_pin_s(graph), "prefill": float(PREFILL_LEASE_S)}
         self._pins: dict[str, _Pin] = {}
         self._numbers = itertools.count()
 
-    def pin(self, live: SimJob, output: EngineOutput, engine: str, fabric: Fabric) -> EngineOutput:
+    def pin(self, live: SimJob, output: EngineOutput) -> EngineOutput:
         """Keep a finished job's blocks; returns its last output with the pin."""
         ref = f"{live.job.id}-{next(self._numbers)}"
         seconds = self._seconds[live.job.kind]
@@ -40,9 +40,9 @@ class SimPins:
         self._pool.drop(live.blocks[blocks:])
         self._pins[ref] = _Pin(live.blocks[:blocks], expiry)
         params = {
-            "engine": engine,
-            "host": fabric.host,
-            "port": fabric.port,
+            "engine": self._engine,
+            "host": self._fabric.host,
+            "port": self._fabric.port,
             "ref": ref,
             "tokens": live.kv,
             "theta": self._theta,

@@ -10,6 +10,7 @@ import json
 import re
 from array import array
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,7 +22,8 @@ _MASK = (1 << 61) - 1
 _MEAN_ANSWER = 256
 
 
-def words(folder: Path) -> list[int]:
+@cache
+def words(folder: Path) -> Sequence[int]:
     """Ids of a tokenizer's whole words with their leading space, which survive being made text and tokens again.
 
     Ids from 256 on when the folder has no tokenizer.json, or one without such words.
