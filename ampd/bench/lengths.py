@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -59,9 +59,7 @@ class PromptMaker:
 
     rng: Random
     divisor: float = 1.0
-
-    def __post_init__(self) -> None:
-        self.tokens: list[int] = []
+    tokens: list[int] = field(default_factory=list)
 
     def prompt(self, round: LengthRound) -> list[int]:
         """The next prompt: as much of the context as the round shares with it, then new tokens."""
