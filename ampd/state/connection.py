@@ -58,9 +58,8 @@ class Connection(asyncio.Protocol):
         self.closed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=_UNSENT_BYTES)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by descent
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
 
     def send(self, data: bytes, replies: int = 1, late: Late | None = None) -> asyncio.Future[list[Any]]:
         """Write commands that have `replies` replies in all. The future ends with the replies, or with Lost.
