@@ -7,37 +7,59 @@ Coordinators measure history with it and workers fence their pins with it.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from array import array
 from collections.abc import Sequence
 from hashlib import sha256
+from typing import NamedTuple
 
 DIGEST_SIZE = 16
 _TOKEN_BYTES = 4
 
 
+class Match(NamedTuple):
+    """How many leading tokens of a prompt a ledger vouches for, and the hash over them, from which `grow` goes on."""
+
+    tokens: int
+    state: hashlib._Hash
+
+
 def build(token_ids: Sequence[int], block_size: int) -> bytes:
     """The ledger of `token_ids`: one digest of DIGEST_SIZE bytes for each full block of `block_size` tokens."""
-    return extend(b"", (), token_ids, block_size)
+    return grow(b"", Match(0, sha256()), token_ids, block_size)
 
 
 def extend(ledger: bytes, covered: Sequence[int], more: Sequence[int], block_size: int) -> bytes:
     """The ledger of `covered + more`, where `ledger` is that of `covered`. Digests already known are kept, not computed again."""
-    data = memoryview(_pack((*covered, *more) if covered else more))
+    known = len(ledger) // DIGEST_SIZE * block_size
+    state = sha256(_pack(covered)[: known * _TOKEN_BYTES])
+    return grow(ledger, Match(known, state), [*covered[known:], *more], block_size)
+
+
+def grow(ledger: bytes, match: Match, more: Sequence[int], block_size: int) -> bytes:
+    """The ledger of the matched tokens and `more`, the tokens after them. Costs what `more` costs, whatever is before it."""
+    data = _pack(more)
     step = block_size * _TOKEN_BYTES
-    known = len(ledger) // DIGEST_SIZE
-    state = sha256(data[: known * step])
-    digests = [ledger[: known * DIGEST_SIZE]]
-    for start in range(known * step, len(data) - step + 1, step):
+    state = match.state.copy()
+    digests = [ledger[: match.tokens // block_size * DIGEST_SIZE]]
+    for start in range(0, len(data) - step + 1, step):
         state.update(data[start : start + step])
-        digests.append(state.copy().digest()[:DIGEST_SIZE])
+        digests.append(state.digest()[:DIGEST_SIZE])
     return b"".join(digests)
 
 
 def matching_tokens(ledger: bytes, token_ids: Sequence[int], block_size: int) -> int:
     """How many leading tokens of `token_ids` are those of the ledger, in whole blocks."""
+    return match(ledger, token_ids, block_size).tokens
+
+
+def match(ledger: bytes, token_ids: Sequence[int], block_size: int) -> Match:
+    """The leading tokens of `token_ids` that are those of the ledger, in whole blocks."""
     blocks = min(len(ledger) // DIGEST_SIZE, len(token_ids) // block_size)
-    data = memoryview(_pack(token_ids[: blocks * block_size]))
+    tokens = blocks * block_size
+    # A copy of the list is cheaper than packing ids that nothing asks for, if there are enough of them.
+    data = _pack(token_ids if len(token_ids) - tokens < tokens // 4 else token_ids[:tokens])
     step = block_size * _TOKEN_BYTES
     # Bisect, with the whole ledger as the first guess: a session that only grew is settled by it.
     low, high, guess = 0, blocks, blocks
@@ -50,7 +72,7 @@ def matching_tokens(ledger: bytes, token_ids: Sequence[int], block_size: int) ->
         else:
             high = guess - 1
         guess = (low + high + 1) // 2
-    return low * block_size
+    return Match(low * block_size, state)
 
 
 def chain_at(ledger: bytes, tokens: int, block_size: int) -> str:
@@ -64,8 +86,9 @@ def chain_at(ledger: bytes, tokens: int, block_size: int) -> str:
     return ledger[max(0, end - DIGEST_SIZE) : end].hex()
 
 
-def _pack(token_ids: Sequence[int]) -> bytes:
+def _pack(token_ids: Sequence[int]) -> memoryview:
+    """Token ids as little-endian uint32. Raises OverflowError on an id that is none."""
     packed = array("I", token_ids)
     if sys.byteorder == "big":
         packed.byteswap()
-    return packed.tobytes()
+    return memoryview(packed).cast("B")
