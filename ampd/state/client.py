@@ -22,6 +22,7 @@ from ampd.state.scripts import load_scripts
 log = logging.getLogger(__name__)
 
 Command = tuple[Arg, ...]
+Call = tuple[str, Sequence[str], Sequence[Arg]]  # a script's name, keys and arguments
 _CONNECT_S = 5.0
 _SILENT_S = 2.0
 # After the deadline a call has this long for a reply that came during a stall of this process's own loop and is still unread.
@@ -97,7 +98,7 @@ class RedisClient:
         answer = None if late is None else _late_one(late)
         return (await self._call(use, (self._by_digest(script, keys, args),), answer))[0]
 
-    async def run_all(self, use: Use, calls: Sequence[tuple[str, Sequence[str], Sequence[Arg]]]) -> None:
+    async def run_all(self, use: Use, calls: Sequence[Call]) -> None:
         """Run scripts one after the other, in one write and one wait."""
         await self._call(use, [self._by_digest(*call) for call in calls], None)
 

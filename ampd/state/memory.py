@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ampd.messages import Handle
-from ampd.policy.types import ClusterView
-from ampd.state.base import Opened, QueueEntry, Sample, SessionRow, WorkerRow
-from ampd.state.rows import Bucket, Stats, build_view, fold, fresh
+from ampd.policy.types import ClusterView, WorkerView
+from ampd.state.base import SCHEMA, Opened, QueueEntry, Sample, SessionRow, WorkerRow
+from ampd.state.rows import Bucket, Stats, fold, fresh, worker_view
 from ampd.state.session_table import SessionTable
 from ampd.state.settings import StoreSettings
 
@@ -66,7 +66,12 @@ class MemoryStore:
         for worker, known in list(self._workers.items()):
             if now - known.stats.at > self._settings.reap_after_s:
                 del self._workers[worker]
-        return build_view(((w.row, w.stats) for w in self._workers.values()), now, self._settings.stale_after_s)
+        prefill: list[WorkerView] = []
+        decode: list[WorkerView] = []
+        for known in self._workers.values():
+            if now - known.stats.at <= self._settings.stale_after_s and known.row.schema == SCHEMA:
+                (prefill if known.row.role == "prefill" else decode).append(worker_view(known.row, known.stats))
+        return ClusterView(prefill, decode)
 
     async def open_round(self, session: str) -> Opened:
         row, ledger = self._sessions.open(session)

@@ -13,18 +13,14 @@ import msgspec
 from ampd.errors import SetupError, StateError
 from ampd.messages import Handle
 from ampd.policy.types import ClusterView
-from ampd.state.base import SCHEMA, Held, Opened, QueueEntry, Sample, SessionRow, WorkerRow
-from ampd.state.client import RedisClient, Use
-from ampd.state.rows import Stats, build_view
+from ampd.state.base import SCHEMA, Opened, QueueEntry, Sample, SessionRow, WorkerRow
+from ampd.state.client import Call, RedisClient, Use
+from ampd.state.live_view import LiveView
+from ampd.state.session_fields import pack, pack_handle, pack_held, read_bound, read_hash, read_session, unpack_handle
 from ampd.state.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 
-_pack = msgspec.msgpack.Encoder().encode
-_row = msgspec.msgpack.Decoder(WorkerRow).decode
-_stats = msgspec.msgpack.Decoder(Stats).decode
-_handle = msgspec.msgpack.Decoder(Handle).decode
-_helds = msgspec.msgpack.Decoder(tuple[Held, ...]).decode
 _queued = msgspec.msgpack.Decoder(tuple[float, QueueEntry]).decode
 
 
@@ -37,7 +33,8 @@ class RedisStore:
         self._client = RedisClient(url, password, self._settings.deadline_s, self._settings.max_pending)
         self._graph = graph
         self._prefix = f"{{ampd:{graph}}}"
-        self._load = f"{self._prefix}:load"
+        self._load, self._changes = f"{self._prefix}:load", f"{self._prefix}:changes"
+        self._live = LiveView(self._settings.stale_after_s, self._settings.reap_after_s)
         self._idle_ms = max(1, round(self._settings.idle_ttl_s * 1000))
         self._incarnation: str | None = None
         self._background: dict[object, asyncio.Task[None]] = {}
@@ -60,118 +57,89 @@ class RedisStore:
         await self._client.close()
 
     async def put_worker(self, row: WorkerRow) -> None:
-        keys = (self._load, self._window_key(row.id), self._queue_key(row.id))
-        await self._client.run(Use.REPORT, "put_worker", keys, (row.id, _pack(row), row.epoch, self._settings.window_s))
+        await self._client.run(Use.REPORT, *self._heartbeat(row))
 
     async def report(
         self, row: WorkerRow, departures: Sequence[tuple[str, Sequence[str]]] = (), samples: Sequence[Sample] = ()
     ) -> None:
-        for task, postponed in departures:
-            await self.dequeue(row.id, task, postponed)
-        await self.observe(samples)
-        await self.put_worker(row)
+        calls = [self._departure(row.id, task, postponed) for task, postponed in departures]
+        if samples:
+            calls.append(self._samples(samples))
+        await self._client.run_all(Use.REPORT, [*calls, self._heartbeat(row)])
 
     async def remove_worker(self, worker: int) -> None:
         await self._remove(worker, "")
 
-    async def _remove(self, worker: int, silent_s: float | str) -> None:
-        keys = (self._load, self._window_key(worker), self._queue_key(worker))
-        await self._client.run(Use.REPORT, "remove_worker", keys, (worker, silent_s))
-
     async def view(self) -> ClusterView:
-        return self._view(*await self._client.run(Use.DECISION, "view", (self._load,), ()))
+        live = self._live
+        reply = await self._client.run(Use.DECISION, "view", (self._load, self._changes), (live.generation, live.seq))
+        return self._take(reply)
 
-    def _view(self, time: Sequence[bytes], flat: Sequence[bytes]) -> ClusterView:
-        now = int(time[0]) + int(time[1]) / 1e6
-        fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        workers = []
-        for field, packed in fields.items():
-            stats = fields.get(field + b":s")
-            if stats is None:
-                continue
-            try:
-                row, known = _row(packed), _stats(stats)
-            except msgspec.DecodeError as e:
-                log.warning("worker row %s is not understood and is left out: %s", field.decode(errors="replace"), e)
-                continue
-            workers.append((row, known))
-            if now - known.at > self._settings.reap_after_s:
-                self._in_background(row.id, self._remove(row.id, self._settings.reap_after_s))
-        return build_view(workers, now, self._settings.stale_after_s)
+    def _take(self, reply: Sequence[Any]) -> ClusterView:
+        view = self._live.update(reply)
+        for worker in self._live.dead():
+            self._in_background(worker, self._reap(worker))
+        return view
+
+    async def _reap(self, worker: int) -> None:
+        if await self._remove(worker, self._settings.reap_after_s):
+            log.warning("worker %d has been silent for %.0f s and is forgotten", worker, self._settings.reap_after_s)
+
+    async def _remove(self, worker: int, silent_s: float | str) -> bool:
+        keys = (self._load, self._changes, self._window_key(worker), self._queue_key(worker))
+        return bool(await self._client.run(Use.REPORT, "remove_worker", keys, (worker, silent_s)))
 
     async def open_round(self, session: str) -> Opened:
-        keys = (self._load, self._session_key(session))
-        time, load, fields = await self._client.run(
-            Use.DECISION, "open_round", keys, (self._idle_ms,), late=lambda r: self._give_back(session, r)
+        keys, live = (self._load, self._changes, self._session_key(session)), self._live
+        fields, load = await self._client.run(
+            Use.DECISION,
+            "open_round",
+            keys,
+            (live.generation, live.seq, self._idle_ms),
+            late=lambda reply: self._give_back(session, reply),
         )
-        known = _fields(fields)
-        return Opened(_session(known), known.get(b"ledger", b""), self._view(time, load))
+        known = read_hash(fields)
+        return Opened(read_session(known), known.get(b"ledger", b""), self._take(load))
 
     def _give_back(self, session: str, reply: Sequence[Any]) -> None:
         """An opening that nobody waited for took the handle: put it back."""
-        row = _session(_fields(reply[2]))
+        row = read_session(read_hash(reply[0]))
         if row is not None and row.handle is not None:
-            self._in_background(row.handle.ref, self._restore(session, row))
+            self._in_background(row.handle.ref, self._put_back(session, row))
 
-    async def _restore(self, session: str, row: SessionRow) -> None:
+    async def _put_back(self, session: str, row: SessionRow) -> None:
         await self.close_round(session, row, None)
 
     async def bind(
         self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None, version: int = 0
     ) -> SessionRow:
-        keys = (self._load, self._session_key(session))
-        return _bound(
-            await self._client.run(Use.CHANGE, "bind", keys, (worker, epoch, tokens, replace or "", self._idle_ms, version))
-        )
+        keys = (self._load, self._changes, self._session_key(session))
+        args = (worker, epoch, tokens, replace or "", self._idle_ms, version)
+        return read_bound(await self._client.run(Use.CHANGE, "bind", keys, args))
 
     async def restore(self, session: str, row: SessionRow, ledger: bytes, closed: int) -> SessionRow:
-        handle = b"" if row.handle is None else _pack(row.handle)
-        known = (
-            row.worker,
-            row.epoch,
-            row.version,
-            closed,
-            row.round,
-            row.tokens,
-            int(row.derived),
-            handle,
-            ledger,
-            self._idle_ms,
-            _held(row),
-        )
-        return _bound(await self._client.run(Use.REPORT, "restore", (self._session_key(session),), known))
+        ids = (row.worker, row.epoch, row.version, closed, row.round, row.tokens, int(row.derived))
+        args = (*ids, pack_handle(row), ledger, self._idle_ms, pack_held(row))
+        return read_bound(await self._client.run(Use.REPORT, "restore", (self._session_key(session),), args))
 
     async def close_round(self, session: str, row: SessionRow, ledger: bytes | None) -> Handle | None:
-        handle = b"" if row.handle is None else _pack(row.handle)
         has_ledger = 0 if ledger is None else 1
-        fields = (
-            row.epoch,
-            row.version,
-            row.round,
-            row.tokens,
-            int(row.derived),
-            handle,
-            ledger or b"",
-            has_ledger,
-            self._idle_ms,
-            _held(row),
-        )
-        unused = await self._client.run(Use.CHANGE, "close_round", (self._session_key(session),), fields)
-        return None if unused is None else _handle(unused)
+        ids = (row.epoch, row.version, row.round, row.tokens, int(row.derived))
+        args = (*ids, pack_handle(row), ledger or b"", has_ledger, self._idle_ms, pack_held(row))
+        unused = await self._client.run(Use.CHANGE, "close_round", (self._session_key(session),), args)
+        return None if unused is None else unpack_handle(unused)
 
     async def end_session(self, session: str) -> SessionRow | None:
-        return _session(_fields(await self._client.run(Use.CHANGE, "end_session", (self._session_key(session),), ())))
+        return read_session(read_hash(await self._client.run(Use.CHANGE, "end_session", (self._session_key(session),), ())))
 
     async def enqueue(self, worker: int, entry: QueueEntry) -> None:
-        await self._client.run(
-            Use.CHANGE, "enqueue", (self._load, self._queue_key(worker)), (worker, entry.id, _pack(entry), entry.cost_s)
-        )
+        await self._client.run(Use.CHANGE, *self._arrival(worker, entry))
 
     def enqueue_soon(self, worker: int, entry: QueueEntry) -> None:
-        self._in_background(entry.id, self.enqueue(worker, entry))
+        self._client.run_soon(*self._arrival(worker, entry))
 
     async def dequeue(self, worker: int, task: str, postponed: Sequence[str] = ()) -> None:
-        await self._client.run(Use.REPORT, "dequeue", (self._load, self._queue_key(worker)), (worker, task, *postponed))
+        await self._client.run(Use.REPORT, *self._departure(worker, task, postponed))
 
     async def queue(self, worker: int) -> list[QueueEntry]:
         items = [_queued(value) for value in await self._client.command(Use.REPORT, "HVALS", self._queue_key(worker))]
@@ -179,18 +147,32 @@ class RedisStore:
 
     async def observe(self, samples: Sequence[Sample]) -> None:
         if samples:
-            keys = [self._load, *(self._window_key(s.worker) for s in samples)]
-            values = [value for s in samples for value in (s.worker, s.kind, s.total, s.count)]
-            await self._client.run(Use.REPORT, "observe", keys, (self._settings.window_s, *values))
+            await self._client.run(Use.REPORT, *self._samples(samples))
 
     async def sessions(self) -> int:
         found: set[bytes] = set()
         cursor = b"0"
         while True:
-            cursor, keys = await self._client.command(Use.REPORT, "SCAN", cursor, "MATCH", self._session_key("*"), "COUNT", 1000)
+            scan = ("SCAN", cursor, "MATCH", self._session_key("*"), "COUNT", 1000)
+            cursor, keys = await self._client.command(Use.REPORT, *scan)
             found.update(keys)
             if int(cursor) == 0:
                 return len(found)
+
+    def _heartbeat(self, row: WorkerRow) -> Call:
+        keys = (self._load, self._changes, self._window_key(row.id), self._queue_key(row.id))
+        return "put_worker", keys, (row.id, pack(row), row.epoch, self._settings.window_s)
+
+    def _arrival(self, worker: int, entry: QueueEntry) -> Call:
+        keys = (self._load, self._changes, self._queue_key(worker))
+        return "enqueue", keys, (worker, entry.id, pack(entry), entry.cost_s)
+
+    def _departure(self, worker: int, task: str, postponed: Sequence[str]) -> Call:
+        return "dequeue", (self._load, self._changes, self._queue_key(worker)), (worker, task, *postponed)
+
+    def _samples(self, samples: Sequence[Sample]) -> Call:
+        keys = [self._load, self._changes, *(self._window_key(s.worker) for s in samples)]
+        return "observe", keys, (self._settings.window_s, *(v for s in samples for v in (s.worker, s.kind, s.total, s.count)))
 
     def _in_background(self, key: object, call: Coroutine[Any, Any, None]) -> None:
         """Run an errand that no request waits for, one of a kind at a time; a failed one is tried again when next noticed."""
@@ -216,35 +198,3 @@ class RedisStore:
 
     def _window_key(self, worker: int) -> str:
         return f"{self._prefix}:window:{worker}"
-
-
-def _held(row: SessionRow) -> bytes:
-    return _pack(row.held) if row.held else b""
-
-
-def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _bound(values: Sequence[bytes | None]) -> SessionRow:
-    """The row of a session that is there for certain."""
-    names = (b"worker", b"epoch", b"round", b"version", b"tokens", b"derived", b"held", b"handle")
-    row = _session({name: value for name, value in zip(names, values, strict=False) if value is not None})
-    assert row is not None
-    return row
-
-
-def _session(fields: dict[bytes, bytes]) -> SessionRow | None:
-    if b"worker" not in fields:
-        return None
-    packed = fields.get(b"handle")
-    return SessionRow(
-        worker=int(fields[b"worker"]),
-        epoch=fields[b"epoch"].decode(),
-        round=int(fields.get(b"round", 0)),
-        version=int(fields.get(b"version", 0)),
-        tokens=int(fields.get(b"tokens", 0)),
-        handle=None if packed is None else _handle(packed),
-        derived=fields.get(b"derived") == b"1",
-        held=_helds(fields.get(b"held", b"\x90")),
-    )

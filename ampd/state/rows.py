@@ -1,14 +1,13 @@
-"""The stored forms that all stores share: a worker's running figures, its windows, and the view built from them."""
+"""The stored forms that all stores share: a worker's running figures, its windows, and its view."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import msgspec
 
-from ampd.policy.types import ClusterView, WorkerView
-from ampd.state.base import SCHEMA, WorkerRow
+from ampd.policy.types import WorkerView
+from ampd.state.base import WorkerRow
 
 
 class Stats(msgspec.Struct, array_like=True):
@@ -47,32 +46,24 @@ def fold(stats: Stats, buckets: list[Bucket]) -> None:
     stats.itl_s = sum(b.itl_sum for b in buckets) / itl_count if itl_count else -1.0
 
 
-def build_view(workers: Iterable[tuple[WorkerRow, Stats]], now: float, stale_after_s: float) -> ClusterView:
-    """The live workers among `workers` at the store's time `now`. Rows of another schema are not understood, so not live."""
-    prefill: list[WorkerView] = []
-    decode: list[WorkerView] = []
-    for row, stats in workers:
-        age = now - stats.at
-        if age > stale_after_s or row.schema != SCHEMA:
-            continue
-        view = WorkerView(
-            id=row.id,
-            role=row.role,
-            epoch=row.epoch,
-            theta=row.theta,
-            ttft_s=stats.ttft_s if stats.ttft_s >= 0 else None,
-            itl_s=stats.itl_s if stats.itl_s >= 0 else None,
-            queued_s=stats.queued_s + row.running_s,
-            queued_tasks=stats.tasks,
-            running=row.running,
-            kv_total=row.kv_total,
-            kv_free=row.kv_free,
-            kv_pinned=row.kv_pinned,
-            kv_promised=stats.promised + stats.promised_before,
-            draining=row.draining,
-            context=row.context,
-            link_s=row.link_s,
-            kv_written=row.kv_written,
-        )
-        (prefill if row.role == "prefill" else decode).append(view)
-    return ClusterView(prefill, decode)
+def worker_view(row: WorkerRow, stats: Stats) -> WorkerView:
+    """A worker as policies see it."""
+    return WorkerView(
+        id=row.id,
+        role=row.role,
+        epoch=row.epoch,
+        theta=row.theta,
+        ttft_s=stats.ttft_s if stats.ttft_s >= 0 else None,
+        itl_s=stats.itl_s if stats.itl_s >= 0 else None,
+        queued_s=stats.queued_s + row.running_s,
+        queued_tasks=stats.tasks,
+        running=row.running,
+        kv_total=row.kv_total,
+        kv_free=row.kv_free,
+        kv_pinned=row.kv_pinned,
+        kv_promised=stats.promised + stats.promised_before,
+        draining=row.draining,
+        context=row.context,
+        link_s=row.link_s,
+        kv_written=row.kv_written,
+    )

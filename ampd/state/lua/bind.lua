@@ -1,25 +1,25 @@
--- KEYS load, session   ARGV worker, epoch, tokens, epoch that may be replaced ('' = none), idle_ms, least version
+-- KEYS load, changes, session   ARGV worker, epoch, tokens, epoch that may be replaced ('' = none), idle_ms, least version
 -- Versions of a new session start at the time, above all those of a session of that name that has ended: its late closes lose.
 local worker, epoch, tokens, replace, least = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[6])
-local known = redis.call('HMGET', KEYS[2], 'epoch', 'version', 'handle')
+local known = redis.call('HMGET', KEYS[3], 'epoch', 'version', 'handle')
 local version, displaced = tonumber(known[2] or '0'), false
 local replaced = known[1] and replace ~= '' and known[1] == replace
 if not known[1] then
   version = math.max(math.floor(now() * 1e6), least)
-  redis.call('HSET', KEYS[2], 'closed', whole(version))
+  redis.call('HSET', KEYS[3], 'closed', whole(version))
 end
 if not known[1] or replaced then
   displaced = known[3]
-  redis.call('HDEL', KEYS[2], 'ledger', 'handle', 'tokens', 'derived')
-  redis.call('HSET', KEYS[2], 'worker', worker, 'epoch', epoch)
+  redis.call('HDEL', KEYS[3], 'ledger', 'handle', 'tokens', 'derived')
+  redis.call('HSET', KEYS[3], 'worker', worker, 'epoch', epoch)
   local stats = read_stats(KEYS[1], worker)
   if stats then
     stats[PROMISED] = stats[PROMISED] + tokens
-    write_stats(KEYS[1], worker, stats)
+    write_stats(KEYS[1], KEYS[2], worker, stats)
   end
 end
-redis.call('HSET', KEYS[2], 'version', whole(math.max(version, least) + 1))
-redis.call('PEXPIRE', KEYS[2], ARGV[5])
-local row = redis.call('HMGET', KEYS[2], 'worker', 'epoch', 'round', 'version', 'tokens', 'derived', 'held')
+redis.call('HSET', KEYS[3], 'version', whole(math.max(version, least) + 1))
+redis.call('PEXPIRE', KEYS[3], ARGV[5])
+local row = redis.call('HMGET', KEYS[3], 'worker', 'epoch', 'round', 'version', 'tokens', 'derived', 'held')
 row[#row + 1] = displaced
 return row

@@ -2,6 +2,9 @@
 -- Worker ids are 64-bit and Lua numbers are doubles, so ids stay strings: field names, never unpacked numbers.
 local AT, TASKS, QUEUED_S, PROMISED, PROMISED_BEFORE, TTFT_S, ITL_S = 1, 2, 3, 4, 5, 6, 7
 
+-- More changed workers than this are read as all workers: Lua passes only some thousands of arguments.
+local MANY = 1500
+
 local function now()
   local time = redis.call('TIME')
   return tonumber(time[1]) + tonumber(time[2]) / 1e6
@@ -17,8 +20,32 @@ local function read_stats(load, worker)
   return raw and cmsgpack.unpack(raw)
 end
 
-local function write_stats(load, worker, stats)
+-- Each change of a worker takes the next number, by which readers find what has changed since they looked.
+local function write_stats(load, changes, worker, stats)
   redis.call('HSET', load, worker .. ':s', cmsgpack.pack(stats))
+  redis.call('ZADD', changes, redis.call('HINCRBY', load, 'seq', 1), worker)
+end
+
+-- What has changed since number `since` of generation `gen`: {time in us, gen, seq, workers, their rows and stats}, or all rows,
+-- {time in us, gen, seq, all fields}, for who has read another generation (a worker was removed, or all was lost) or too little.
+local function read_load(load, changes, gen, since)
+  local head = redis.call('HMGET', load, 'gen', 'seq')
+  local at = now() * 1e6
+  if head[1] and head[1] == gen then
+    if head[2] == since then return {at, gen, since, {}, {}} end
+    if tonumber(head[2]) > tonumber(since) then
+      local workers = redis.call('ZRANGEBYSCORE', changes, '(' .. since, '+inf')
+      if #workers <= MANY then
+        local fields = {}
+        for i, worker in ipairs(workers) do
+          fields[2 * i - 1] = worker
+          fields[2 * i] = worker .. ':s'
+        end
+        return {at, gen, head[2], workers, redis.call('HMGET', load, unpack(fields))}
+      end
+    end
+  end
+  return {at, head[1] or '', head[2] or '0', redis.call('HGETALL', load)}
 end
 
 -- The buckets {second, ttft_sum, ttft_count, itl_sum, itl_count} of the last window_s whole seconds, the running one included.

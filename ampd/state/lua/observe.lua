@@ -1,8 +1,8 @@
--- KEYS load, window of each sample   ARGV window_s, then of each sample: worker, kind, total, count
+-- KEYS load, changes, window of each sample   ARGV window_s, then of each sample: worker, kind, total, count
 local window_s = tonumber(ARGV[1])
 local at = now()
-for i = 2, #KEYS do
-  local first = 2 + (i - 2) * 4
+for i = 3, #KEYS do
+  local first = 2 + (i - 3) * 4
   local worker, kind, total, count = ARGV[first], ARGV[first + 1], tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3])
   local stats = read_stats(KEYS[1], worker)
   if stats then
@@ -17,6 +17,6 @@ for i = 2, #KEYS do
     bucket[sum + 1] = bucket[sum + 1] + count
     fold_window(stats, buckets)
     redis.call('SET', KEYS[i], cmsgpack.pack(buckets), 'PX', math.ceil(window_s + 1) * 1000)
-    write_stats(KEYS[1], worker, stats)
+    write_stats(KEYS[1], KEYS[2], worker, stats)
   end
 end
