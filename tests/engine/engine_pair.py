@@ -36,7 +36,7 @@ def graph(folder: Path, **sections: Any) -> Graph:
         ],
     }
     for name, values in sections.items():
-        data[name] = {**data[name], **values} if isinstance(values, dict) else values
+        data[name] = {**data.get(name, {}), **values} if isinstance(values, dict) else values
     return build_graph(data)
 
 

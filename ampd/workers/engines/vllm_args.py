@@ -10,12 +10,14 @@ from dataclasses import fields
 from typing import Any
 
 from ampd.config import Graph, Worker
+from ampd.cost_model import load_profile
 from ampd.errors import ConfigError
+from ampd.workers.kv.settings import KvSettings
 
 CONNECTOR = "ampd.workers.kv.connector"
 SCHEDULERS = {
     "prefill": "ampd.workers.kv.scheduler.AmpdPrefillScheduler",
-    "decode": "ampd.workers.kv.scheduler.AmpdScheduler",
+    "decode": "ampd.workers.kv.decode_scheduler.AmpdDecodeScheduler",
 }
 # A prefill worker's pin lives this long unless the decode worker that will read it renews it, seconds.
 PREFILL_LEASE_S = 30
@@ -47,8 +49,11 @@ _OWNED = {
 
 
 def engine_args(graph: Graph, worker: Worker, cpu: bool) -> dict[str, Any]:
-    """Keyword arguments of vLLM's AsyncEngineArgs. Raises ConfigError."""
+    """Keyword arguments of vLLM's AsyncEngineArgs. Raises ConfigError, or ProfileError when the graph's profile cannot be used."""
     _check_extra(worker)
+    if graph.profile is not None:
+        model = graph.model
+        load_profile(graph.profile).check(model=model.served_name, theta=worker.tensor_parallel, block_size=model.block_size)
     extra = dict(worker.engine_args)
     prefill = worker.role == "prefill"
     seqs = int(extra.pop("max_num_seqs", _PREFILL_SEQS if prefill else _DECODE_SEQS))
@@ -67,13 +72,20 @@ def engine_args(graph: Graph, worker: Worker, cpu: bool) -> dict[str, Any]:
         "long_prefill_token_threshold": chunk - max(8, chunk // 16) if prefill else chunk,
         "enforce_eager": cpu,
         "scheduler_cls": SCHEDULERS[worker.role],
-        "kv_transfer_config": _kv_transfer(graph),
+        "kv_transfer_config": _kv_transfer(graph, worker),
         "disable_log_stats": True,
         **extra,
     }
 
 
-def _kv_transfer(graph: Graph) -> dict[str, Any]:
+def _kv_transfer(graph: Graph, worker: Worker) -> dict[str, Any]:
+    settings = KvSettings(
+        local_prefill=graph.policy.local_prefill,
+        itl_target_s=graph.targets.itl_s,
+        prefill_chunk=worker.prefill_chunk,
+        theta=worker.tensor_parallel,
+        profile=graph.profile,
+    )
     return {
         "kv_connector": "AmpdConnector",
         "kv_connector_module_path": CONNECTOR,
@@ -85,6 +97,7 @@ def _kv_transfer(graph: Graph) -> dict[str, Any]:
             "kv_recompute_threshold": graph.transport.min_read_tokens,
             "decoder_kv_blocks_ttl": decode_pin_s(graph),
             "kv_lease_duration": PREFILL_LEASE_S,
+            **settings.section(),
         },
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from ampd.workers.engines.base import EngineLoad
+from ampd.workers.kv.params import LOAD
 
 
 @dataclass(slots=True)
@@ -35,13 +36,15 @@ class LoadRecorder(StatLoggerBase):  # type: ignore[misc]
         """One step's figures."""
         if scheduler_stats is None:
             return
+        connector = dict(scheduler_stats.kv_connector_stats or {})
         self.load = EngineLoad(
             running=scheduler_stats.num_running_reqs,
             waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
             kv_used=round(scheduler_stats.kv_cache_usage * self.kv_tokens),
+            **connector.pop(LOAD, {}),
         )
-        if scheduler_stats.kv_connector_stats:
-            self._add(scheduler_stats.kv_connector_stats)
+        if connector:
+            self._add(connector)
 
     def log_engine_initialized(self) -> None:
         """Nothing to log: the worker reports its start itself."""

@@ -21,6 +21,7 @@ from vllm.platforms import current_platform
 
 from ampd.workers.kv.connector_scheduler import AmpdConnectorScheduler
 from ampd.workers.kv.connector_worker import AmpdConnectorWorker
+from ampd.workers.kv.params import LOAD
 from ampd.workers.kv.quiet import limit_queue_spin
 
 
@@ -41,6 +42,11 @@ class AmpdConnector(NixlPullConnector):  # type: ignore[misc]
             self.connector_scheduler = AmpdConnectorScheduler(vllm_config, self.engine_id, kv_cache_config)
         else:
             self.connector_worker = AmpdConnectorWorker(vllm_config, self.engine_id, kv_cache_config)
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
+        """The figures that vLLM adds up for its log: the connector's own."""
+        return super().build_kv_connector_stats(data and {name: values for name, values in data.items() if name != LOAD})
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """Take a step's orders, before its forward."""

@@ -10,6 +10,7 @@ from vllm.v1.request import RequestStatus
 
 from ampd.workers.kv.facts import FactBook
 from ampd.workers.kv.params import FACTS, PIN, RELEASE, facts_dict, reads_history
+from ampd.workers.kv.settings import KvSettings
 
 _PINNABLE = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
 
@@ -19,7 +20,9 @@ class AmpdConnectorScheduler(NixlPullConnectorScheduler):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, engine_id: str, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, engine_id, kv_cache_config)
-        self._book = FactBook(time.time)
+        settings = KvSettings.read(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        cost = settings.read_times(settings.cost_model())
+        self._book = FactBook(time.time, lambda tokens: cost.t_kv(tokens, settings.theta, settings.theta, "history"))
         self._to_release: set[str] = set()
         # A request that may read ahead but not be computed yet; set by the scheduler for each step.
         self.only_read: str | None = None
@@ -31,6 +34,10 @@ class AmpdConnectorScheduler(NixlPullConnectorScheduler):  # type: ignore[misc]
     def has_orders(self) -> bool:
         """Whether the worker has something to be told even if nothing is scheduled."""
         return bool(self._to_release or self._reqs_need_recv or self._reqs_need_send or self._reqs_not_processed)
+
+    def link_s(self) -> float:
+        """Estimated seconds that the reads under way still take."""
+        return self._book.link_s()
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens to read beyond the local prefix cache; None to be asked again with the next step."""

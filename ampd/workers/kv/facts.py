@@ -7,16 +7,22 @@ from dataclasses import replace
 
 from ampd.workers.engines.base import KvFacts
 
+# Of one read in the average that corrects the expected times.
+_WEIGHT = 0.2
+
 
 class FactBook:
-    """Facts by request id, from its first look-up in the prefix cache to its end. `clock` gives unix seconds.
+    """Facts by request id, from its first look-up in the prefix cache to its end. `clock` gives unix seconds; `read_s` how long a
+    read of so many tokens is expected to take, which the reads that end correct.
 
     A preempted request is looked up and computed again: what it was first given is what is reported.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], read_s: Callable[[int], float] = lambda tokens: 0.0) -> None:
+        self._clock, self._read_s = clock, read_s
         self._facts: dict[str, KvFacts] = {}
+        self._reading: set[str] = set()
+        self._slower = 1.0  # reads measured over expected
 
     def __len__(self) -> int:
         return len(self._facts)
@@ -31,6 +37,7 @@ class FactBook:
         """The remote KV of `tokens` tokens is being read."""
         facts = self._facts.get(request_id, KvFacts())
         self._facts[request_id] = replace(facts, read_tokens=tokens, read_started_at=self._clock())
+        self._reading.add(request_id)
 
     def received(self, request_ids: Iterable[str], failed: Iterable[str]) -> None:
         """Reads have ended; those in `failed` without their KV."""
@@ -41,8 +48,11 @@ class FactBook:
                 continue
             now = self._clock()
             facts = replace(facts, read_ended_at=now, read_s=now - facts.read_started_at)
+            self._reading.discard(request_id)
             if request_id in lost:
                 facts = replace(facts, read_tokens=0, read_failed=True)
+            elif (expected := self._read_s(facts.read_tokens)) > 0:
+                self._slower += _WEIGHT * (facts.read_s / expected - self._slower)
             self._facts[request_id] = facts
 
     def computing(self, request_ids: Iterable[str]) -> None:
@@ -52,6 +62,15 @@ class FactBook:
             if facts is not None and facts.compute_started_at is None:
                 self._facts[request_id] = replace(facts, compute_started_at=self._clock())
 
+    def link_s(self) -> float:
+        """Expected seconds until the reads under way have ended, one after the other."""
+        now, owed = self._clock() if self._reading else 0.0, 0.0
+        for request_id in self._reading:
+            facts = self._facts[request_id]
+            owed += max(0.0, self._slower * self._read_s(facts.read_tokens) - (now - (facts.read_started_at or now)))
+        return owed
+
     def take(self, request_id: str) -> KvFacts:
         """The request has ended."""
+        self._reading.discard(request_id)
         return self._facts.pop(request_id, KvFacts())

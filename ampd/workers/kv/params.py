@@ -1,6 +1,6 @@
 """The transfer parameters that travel with a job into the engine and come back with its result.
 
-They are vLLM's own `kv_transfer_params`, with three keys added by ampd. Nothing here imports vLLM.
+They are vLLM's own `kv_transfer_params`, with keys added by ampd. Nothing here imports vLLM.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from ampd.workers.engines.base import EngineJob, KvFacts
 
 PIN = "ampd_pin"  # bool: keep the KV at the end
 RELEASE = "ampd_release"  # list[str]: pins to drop once the job holds its own blocks, or ends without
+ITL_TARGET = "ampd_itl_s"  # float: of a decode job, seconds; absent: the graph's
 FACTS = "ampd_facts"  # KvFacts as a dict, on the way back
+
+# In the connector's part of vLLM's statistics: the fields that EngineLoad has beyond vLLM's own.
+LOAD = "ampd_load"
 
 # What vLLM's connector needs to find the other side's pin, and to read it.
 _ADDRESS = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "tp_size")
@@ -32,6 +36,8 @@ def outgoing(job: EngineJob, block_size: int) -> dict[str, Any]:
     params["do_remote_prefill"] = not prefill and job.source is not None
     params[PIN] = job.pin
     params[RELEASE] = list(job.release)
+    if job.itl_target_s is not None:
+        params[ITL_TARGET] = job.itl_target_s
     return params
 
 

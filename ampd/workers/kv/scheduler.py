@@ -1,4 +1,4 @@
-"""ampd's vLLM schedulers: one for decode workers, and one for prefill workers that reads one task ahead.
+"""What ampd's vLLM schedulers share, and the one for prefill workers, which reads one task ahead; `decode_scheduler` has the other.
 
 vLLM calls this interface non-public: the version is pinned, and tests/engine/test_vllm_contract.py names what is used.
 """
@@ -9,10 +9,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import RequestStatus
 
-from ampd.workers.kv.params import reads_history
+from ampd.workers.kv.chunk_bound import context_of
+from ampd.workers.kv.params import LOAD, reads_history
+from ampd.workers.kv.settings import KvSettings
 
 # The id that an engine's owner "aborts" to have it look once at what other workers have read meanwhile.
 POLL = "ampd-poll"
@@ -21,7 +24,7 @@ FINISH = "ampd-finish:"
 
 
 class AmpdScheduler(AsyncScheduler):  # type: ignore[misc]
-    """Ends pins by name, and rests while pins are all there is.
+    """Ends pins by name, rests while pins are all there is, and reports the load with vLLM's own statistics.
 
     vLLM steps for as long as it holds a finished request's blocks, a thousand empty steps a second through three processes.
     Here such an engine rests until there is work, a release, or a poll by its owner.
@@ -29,7 +32,9 @@ class AmpdScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.settings = KvSettings.read(self.vllm_config.kv_transfer_config.kv_connector_extra_config)
         self._poll = False
+        self._blocks = BlockCounter(self.kv_cache_manager.block_pool)
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Any]:
         """Abort requests; for one that has finished and is pinned, release the pin."""
@@ -64,6 +69,20 @@ class AmpdScheduler(AsyncScheduler):  # type: ignore[misc]
         self._poll = False
         return super().schedule(*args, **kwargs)
 
+    def make_stats(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's statistics of a step; the connector's share of them, a dict, also carries LOAD."""
+        stats = super().make_stats(*args, **kwargs)
+        if stats is not None and self.connector is not None:
+            load = {
+                "context": context_of(self.running),
+                "link_s": self.connector.connector_scheduler.link_s(),
+                "kv_written": self._blocks.allocated * self.block_size,
+            }
+            # vLLM's own readers of these figures want all of the connector's.
+            figures = stats.kv_connector_stats or NixlKVConnectorStats().data
+            stats.kv_connector_stats = {**figures, LOAD: load}
+        return stats
+
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget all cached KV that no request and no pin holds. vLLM itself refuses while any block is held."""
         if reset_running_requests:
@@ -71,6 +90,35 @@ class AmpdScheduler(AsyncScheduler):  # type: ignore[misc]
         blocks = self.kv_cache_manager.block_pool.blocks
         self.kv_cache_manager.evict_blocks({b.block_id for b in blocks if b.ref_cnt == 0 and b.block_hash is not None})
         return True
+
+    def _is_reading(self, request: Any) -> bool:
+        waits = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+        return waits and request.request_id not in self.finished_recving_kv_req_ids
+
+    @contextmanager
+    def _out_of_sight(self, waiting: list[Any], holding: list[Any]) -> Iterator[None]:
+        self.waiting.remove_requests(waiting)
+        self.kv_holding_waiting.remove_requests(holding)
+        try:
+            yield
+        finally:
+            self.waiting.extend(waiting)
+            self.kv_holding_waiting.extend(holding)
+
+
+class BlockCounter:
+    """Counts the KV blocks that a pool gives out: every one of them is a block that the prefix cache may have forgotten."""
+
+    def __init__(self, pool: Any) -> None:
+        self.allocated = 0
+        give = pool.get_new_blocks
+
+        def counted(num_blocks: int) -> Any:
+            blocks = give(num_blocks)
+            self.allocated += num_blocks
+            return blocks
+
+        pool.get_new_blocks = counted
 
 
 class AmpdPrefillScheduler(AmpdScheduler):
@@ -107,17 +155,3 @@ class AmpdPrefillScheduler(AmpdScheduler):
                 computing = True
             admitted += 1
         return list(self.waiting)[admitted:], read[len(turn) :], only_read
-
-    def _is_reading(self, request: Any) -> bool:
-        waits = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
-        return waits and request.request_id not in self.finished_recving_kv_req_ids
-
-    @contextmanager
-    def _out_of_sight(self, waiting: list[Any], holding: list[Any]) -> Iterator[None]:
-        self.waiting.remove_requests(waiting)
-        self.kv_holding_waiting.remove_requests(holding)
-        try:
-            yield
-        finally:
-            self.waiting.extend(waiting)
-            self.kv_holding_waiting.extend(holding)

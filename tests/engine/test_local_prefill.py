@@ -1,0 +1,138 @@
+"""What the decode worker's scheduler puts into each step, by policy.local_prefill. No engine runs: see scheduled.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from engine_pair import BLOCK
+from scheduled import TARGET_S, Engine, Played, make_engine
+
+BATCH, PROMPT = 4, 2048
+
+
+def decoding(engine: Engine, answer: int = 400, **request: float) -> list[str]:
+    """A batch that has its first tokens and is a few steps on."""
+    ids = [engine.add(40, answer, **request) for _ in range(BATCH)]
+    engine.run(lambda: engine.has_begun(*ids))
+    for _ in range(10):
+        engine.step()
+    return ids
+
+
+def prefilled(engine: Engine, *prompts: str) -> list[Played]:
+    return engine.run(lambda: engine.is_over(*prompts))
+
+
+@pytest.fixture(params=[0, 1], ids=["", "async"])
+def slack(tiny_model: Path, request: pytest.FixtureRequest) -> Engine:
+    return make_engine(tiny_model, "slack", ahead=request.param)
+
+
+def test_chunks_follow_the_slack_of_the_batch(slack: Engine) -> None:
+    """After 0.14 s steps under a target of 0.5 s there is much to spend; then the target itself is what is left."""
+    batch = decoding(slack, itl_target_s=0.3)
+    steps = prefilled(slack, *[slack.add(PROMPT, 1) for _ in range(6)])
+    sizes = [sum(s.prefilled.values()) for s in steps]
+    assert all(s.decoded == set(batch) for s in steps), "the batch decodes in every step"
+    assert sum(sizes) == 6 * PROMPT
+    assert max(sizes[:3]) > 1.3 * max(sizes[-10:])
+    # 0.27 s less the batch's own 0.14 s are 130 tokens here.
+    assert 110 < max(sizes[-10:]) < 150
+    assert max(s.seconds for s in steps) <= 2 * 0.3
+    assert all(0.25 < slack.itl_s(i) <= 0.3 for i in batch)
+
+
+def test_the_tightest_request_bounds_the_chunk_and_the_graphs_target_is_the_default(slack: Engine) -> None:
+    loose = decoding(slack)
+    wide = slack.add(PROMPT, 1)
+    most = max(sum(s.prefilled.values()) for s in prefilled(slack, wide))
+    tight = slack.add(40, 300, itl_target_s=0.25)
+    slack.run(lambda: slack.has_begun(tight))
+    sizes = [sum(s.prefilled.values()) for s in prefilled(slack, slack.add(PROMPT, 1))]
+    assert max(sizes[1:]) < 150 < 300 < most
+    assert slack.itl_s(tight) <= 0.25
+    assert all(slack.itl_s(i) <= TARGET_S for i in loose)
+
+
+def test_a_batch_without_slack_does_not_starve_a_prefill(slack: Engine) -> None:
+    batch = decoding(slack, itl_target_s=0.001)
+    steps = prefilled(slack, slack.add(1000, 1))
+    sizes = [sum(s.prefilled.values()) for s in steps]
+    assert min(sizes[:-1]) >= 16
+    # A quarter of 0.14 s are 35 tokens.
+    assert max(sizes) < 80
+    assert len(steps) < 1000 / 16
+    assert all(s.decoded == set(batch) for s in steps)
+
+
+def test_an_idle_engine_takes_whole_chunks(slack: Engine) -> None:
+    sizes = [sum(s.prefilled.values()) for s in prefilled(slack, slack.add(PROMPT, 1), slack.add(PROMPT, 1))]
+    assert min(sizes[:3]) >= 512
+    assert len(sizes) <= 8
+
+
+def test_prompts_take_turns_and_short_ones_join_a_step_that_has_room(slack: Engine) -> None:
+    decoding(slack)
+    long = slack.add(PROMPT, 1)
+    behind = [slack.add(20, 1), slack.add(600, 1), slack.add(20, 1)]
+    steps = prefilled(slack, long, *behind)
+    last_of_long = max(n for n, s in enumerate(steps) if long in s.prefilled)
+    assert all(set(s.prefilled) == {long} for s in steps[:last_of_long])
+    assert all(sum(s.prefilled.values()) <= 512 for s in steps)
+    order = [next(n for n, s in enumerate(steps) if i in s.prefilled) for i in behind]
+    assert order == sorted(order)
+    assert any(len(s.prefilled) > 1 for s in steps)
+
+
+def test_a_first_token_under_way_counts(slack: Engine) -> None:
+    """A request that begins gets its second token within its target although a long prompt waits."""
+    begun = slack.add(40, 50, itl_target_s=0.3)
+    slack.add(PROMPT, 1)
+    slack.run(lambda: len(slack.left[begun]) == 50)
+    assert slack.itl_s(begun) <= 0.3
+
+
+def test_chunked_takes_the_workers_chunk_whatever_the_targets(tiny_model: Path) -> None:
+    engine = make_engine(tiny_model, "chunked")
+    batch = decoding(engine, itl_target_s=0.001)
+    steps = prefilled(engine, engine.add(PROMPT, 1))
+    assert [list(s.prefilled.values()) for s in steps] == [[512]] * 4
+    assert all(s.decoded == set(batch) for s in steps)
+
+
+def test_exclusive_pauses_the_batch(tiny_model: Path) -> None:
+    engine = make_engine(tiny_model, "exclusive")
+    batch = decoding(engine)
+    steps = prefilled(engine, engine.add(PROMPT, 1), engine.add(PROMPT, 1))
+    assert all(s.decoded == set() for s in steps)
+    assert engine.step().decoded == set(batch)
+
+
+def test_a_pause_ends_when_there_is_no_room_for_the_prefill(tiny_model: Path) -> None:
+    """The batch holds the blocks that the prompt needs: it has to end first."""
+    engine = make_engine(tiny_model, "exclusive", blocks=70)
+    batch = decoding(engine, answer=100)
+    prompt = engine.add(PROMPT, 1)
+    engine.run(lambda: engine.is_over(prompt))
+    assert engine.is_over(*batch)
+
+
+@pytest.mark.parametrize("mode", ["slack", "exclusive", "chunked"])
+def test_nothing_is_lost_when_blocks_run_out(tiny_model: Path, mode: str) -> None:
+    """Preempted, resumed, and every request gets all its tokens."""
+    engine = make_engine(tiny_model, mode, blocks=40)
+    ids = [engine.add(200, 150) for _ in range(4)] + [engine.add(600, 30) for _ in range(2)]
+    engine.run(lambda: engine.is_over(*ids))
+    assert [len(engine.left[i]) for i in ids] == [150] * 4 + [30] * 2
+
+
+def test_the_load_is_reported_with_each_step(slack: Engine) -> None:
+    ids = decoding(slack)
+    slack.step()
+    stats = slack.scheduler.make_stats()
+    load = stats.kv_connector_stats["ampd_load"]
+    held = [40 + len(slack.left[i]) - 1 + slack.ahead for i in ids]
+    assert load["context"] == sum(held)
+    assert load["kv_written"] == sum(-(-tokens // BLOCK) * BLOCK for tokens in held)
+    assert load["link_s"] == 0
