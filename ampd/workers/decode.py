@@ -56,6 +56,7 @@ async def serve_decode(worker: Worker, request: DecodeRequest) -> AsyncIterator[
                 if handle is not None:
                     await worker.release(request.history, request.session)
                 stats = _stats(request, meter, output, queued_s, recompute)
+                worker.observe("increment", output, len(request.token_ids), None, meter.itl_s)
                 yield DecodeChunk(output=output.output, stats=stats, handle=handle)
 
 
@@ -79,6 +80,7 @@ def _source(worker: Worker, request: DecodeRequest) -> tuple[dict[str, Any] | No
             worker.pins.check_local(request.history, request.l_hist, ledger)
     except KvFenceError as e:
         worker.counters.recompute(e.cause)
+        worker.fenced(e.cause)
         return None, e.cause
     return None, None
 

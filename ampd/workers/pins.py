@@ -6,7 +6,8 @@ and whoever holds it recomputes (a stale read would be served as HTTP 200 with a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,8 @@ class PinTable:
     def __init__(self, worker: int, epoch: str, block_size: int, clock: Callable[[], float]) -> None:
         self._worker, self._epoch, self._block_size, self._clock = worker, epoch, block_size, clock
         self._pins: dict[str, Pin] = {}
+        self.issued = 0
+        self.ended: Counter[str] = Counter()  # by "released", "read", "expired" or "shed"
 
     def __len__(self) -> int:
         return len(self._pins)
@@ -65,6 +68,7 @@ class PinTable:
         chain = chain_at(ledger, tokens, self._block_size)
         handle = Handle(self._worker, self._epoch, session, ref, tokens, chain, expires_at, params)
         self._pins[ref] = Pin(handle, round_id, ledger, self._block_size)
+        self.issued += 1
         return handle
 
     def of_round(self, round_id: str) -> Handle | None:
@@ -99,7 +103,7 @@ class PinTable:
         pin = self._pins.get(handle.ref)
         if pin is None or handle.epoch != self._epoch or handle.session != pin.handle.session:
             return False
-        del self._pins[handle.ref]
+        self._forget([handle.ref], "released")
         return True
 
     def is_claimed(self, handle: Handle) -> bool:
@@ -110,12 +114,9 @@ class PinTable:
     def sweep(self, grace_s: float) -> list[str]:
         """Forget pins that have expired or whose claim is older than `grace_s`; returns the refs to release."""
         now = self._clock()
-        ended = [
-            ref
-            for ref, pin in self._pins.items()
-            if now >= pin.handle.expires_at or (pin.claimed_at is not None and now - pin.claimed_at >= grace_s)
-        ]
-        return self._forget(ended)
+        read = [ref for ref, pin in self._pins.items() if pin.claimed_at is not None and now - pin.claimed_at >= grace_s]
+        ended = self._forget(read, "read")
+        return ended + self._forget([ref for ref, pin in self._pins.items() if now >= pin.handle.expires_at], "expired")
 
     def shed(self, tokens: int, keep: str | None = None) -> list[str]:
         """Forget the oldest unclaimed pins until `tokens` tokens are given up; returns the refs to release.
@@ -129,10 +130,10 @@ class PinTable:
             if pin.claimed_at is None and pin.handle.session != keep:
                 refs.append(ref)
                 given += pin.handle.tokens
-        return self._forget(refs)
+        return self._forget(refs, "shed")
 
-    def _forget(self, refs: Iterable[str]) -> list[str]:
-        gone = list(refs)
-        for ref in gone:
+    def _forget(self, refs: list[str], why: str) -> list[str]:
+        for ref in refs:
             del self._pins[ref]
-        return gone
+        self.ended[why] += len(refs)
+        return refs

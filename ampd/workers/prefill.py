@@ -49,6 +49,7 @@ async def serve_prefill(worker: Worker, peers: Peers, request: PrefillRequest) -
         output = await _pinned_output(worker, job)
         seconds = time.monotonic() - started
         kv = output.kv or KvFacts()
+        worker.observe("history", output, len(request.token_ids), max(0.0, seconds - kv.read_s), 0.0)
         if kv.read_failed:
             recompute = "read_failed"
             worker.counters.recompute(recompute)

@@ -53,6 +53,11 @@ class PrefillQueue:
         self._running: dict[str, Turn] = {}
 
     @property
+    def depth(self) -> int:
+        """How many tasks wait."""
+        return len(self._waiting)
+
+    @property
     def waiting(self) -> list[PrefillTask]:
         """Tasks whose turn has not come, in arrival order."""
         return [w.task for w in self._waiting.values()]

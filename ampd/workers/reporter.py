@@ -10,18 +10,19 @@ import logging
 from collections.abc import Callable, Sequence
 
 from ampd.errors import StateError
+from ampd.policy.types import WorkerView
 from ampd.state.base import Sample, StateStore, WorkerRow
 
 log = logging.getLogger(__name__)
 
-# Two changes closer than this are reported together.
-_MIN_INTERVAL_S = 0.05
+# Two changes closer than this are reported together, seconds.
+MIN_INTERVAL_S = 0.05
 # Heartbeats between two comparisons of the mirror with the queue itself.
 _AUDIT_EVERY = 8
 
 
 class Reporter:
-    """Sends reports in the background, in order; counts those that failed."""
+    """Sends reports in the background, in order, each in one trip and at least `interval_s` after the one before."""
 
     def __init__(
         self,
@@ -29,14 +30,17 @@ class Reporter:
         row: Callable[[], WorkerRow],
         waiting: Callable[[], set[str]],
         heartbeat_s: float,
+        interval_s: float = MIN_INTERVAL_S,
     ) -> None:
         self._store, self._row, self._waiting, self._heartbeat_s = store, row, waiting, heartbeat_s
+        self._interval_s = interval_s
         self._changed = asyncio.Event()
         self._departures: list[tuple[str, tuple[str, ...]]] = []
         self._sums: dict[tuple[int, str], list[float]] = {}
         self._strangers: set[str] = set()
         self._degraded = False
         self.failed = 0
+        self.seen: WorkerView | None = None  # this worker as routing sees it, since the last audit
 
     def departed(self, task: str, postponed: Sequence[str]) -> None:
         """A task left the waiting set."""
@@ -66,7 +70,7 @@ class Reporter:
         while True:
             await self._report(audit=beat % _AUDIT_EVERY == 0)
             beat += 1
-            await asyncio.sleep(_MIN_INTERVAL_S)
+            await asyncio.sleep(self._interval_s)
             try:
                 async with asyncio.timeout(self._heartbeat_s):
                     await self._changed.wait()
@@ -79,11 +83,7 @@ class Reporter:
         departures, self._departures = self._departures, []
         sums, self._sums = self._sums, {}
         try:
-            for task, postponed in departures:
-                await self._store.dequeue(row.id, task, postponed)
-            if sums:
-                await self._store.observe([_sample(key, total, count) for key, (total, count) in sums.items()])
-            await self._store.put_worker(row)
+            await self._store.report(row, departures, [_sample(key, total, count) for key, (total, count) in sums.items()])
             if audit:
                 await self._audit(row.id)
         except StateError as e:
@@ -98,10 +98,11 @@ class Reporter:
             self._degraded = False
 
     async def _audit(self, worker: int) -> None:
-        """Remove mirror entries that this worker does not know, if they were already there at the last audit.
+        """Look at oneself, and remove mirror entries that this worker does not know if they were there at the last audit.
 
         A Coordinator enqueues before it dispatches, so an entry without a payload is normal for a moment.
         """
+        self.seen = (await self._store.view()).find(worker)
         known = self._waiting()
         strangers = {entry.id for entry in await self._store.queue(worker)} - known
         for task in strangers & self._strangers:

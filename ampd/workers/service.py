@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -25,13 +26,18 @@ from ampd.policy.reordering import Reordering, reorder
 from ampd.policy.types import PrefillTask
 from ampd.state.base import StateStore
 from ampd.state.factory import open_store
+from ampd.workers.costs import peer_theta, profiled_cost
 from ampd.workers.endpoints import Endpoints, KvPeers
 from ampd.workers.engines import make_engines
 from ampd.workers.engines.base import Engine
-from ampd.workers.reporter import Reporter
+from ampd.workers.metrics import Predictor, WorkerMetrics
+from ampd.workers.reporter import MIN_INTERVAL_S, Reporter
 from ampd.workers.worker import Worker, WorkerIdentity
 
 log = logging.getLogger(__name__)
+
+# Reports of one process, at most: many workers in one must not take a core for them.
+_REPORTS_PER_S = 400
 
 
 @dataclass(slots=True)
@@ -44,6 +50,7 @@ class _Process:
     store: StateStore
     stop: asyncio.Event
     ready: Callable[[], None]
+    metrics: WorkerMetrics
     starting: int
     alive: int
 
@@ -79,28 +86,38 @@ async def run(
                 return
             if engine.info.block_size != graph.model.block_size:
                 raise ConfigError(f"model.block_size is {graph.model.block_size} but the engine uses {engine.info.block_size}")
-        process = _Process(graph, group, namespace, store, stop, ready, len(engines), len(engines))
-        runtimes = [_runtime() for _ in engines]
-        for runtime in runtimes:
+        cost = profiled_cost(graph, group)
+        predictor = None if cost is None else Predictor(cost, group.tensor_parallel, peer_theta(graph, group))
+        process = _Process(graph, group, namespace, store, stop, ready, WorkerMetrics(predictor), len(engines), len(engines))
+        shared, runtimes = _runtimes(len(engines))
+        for runtime in {shared, *runtimes}:
             stack.callback(runtime.shutdown)
-        # Named from outside, so that every role's process can: a prefill worker claims histories, so does a deflected prefill.
-        client = await runtimes[0].endpoint(f"{namespace}.decode.kv").client()
+        shown: Endpoint = shared.endpoint(f"{namespace}.{group.role}.generate")
+        shown.metrics.register_prometheus_expfmt_callback(process.metrics.text)
+        # Claims of histories: by prefill workers, and by decode workers that prefill for others.
+        client = await shared.endpoint(f"{namespace}.decode.kv").client()
         peers = KvPeers(client, graph.transport.claim_timeout_s)
         async with asyncio.TaskGroup() as workers:
-            for engine, runtime in zip(engines, runtimes, strict=True):
-                workers.create_task(_host(process, runtime, engine, peers))
+            for index, engine, runtime in zip(replicas, engines, runtimes, strict=True):
+                workers.create_task(_host(process, index, runtime, engine, peers))
 
 
-def _runtime() -> DistributedRuntime:
+def _runtimes(count: int) -> tuple[DistributedRuntime, list[DistributedRuntime]]:
+    """The process's own runtime, which opens the one system port there is, and one for each worker. A lone worker has it all."""
     backend, plane = os.environ.get("DYN_DISCOVERY_BACKEND", "file"), os.environ.get("DYN_REQUEST_PLANE", "tcp")
-    return DistributedRuntime(asyncio.get_running_loop(), backend, plane)
+    loop = asyncio.get_running_loop()
+    shared = DistributedRuntime(loop, backend, plane)
+    if count == 1:
+        return shared, [shared]
+    os.environ.pop("DYN_SYSTEM_PORT", None)
+    return shared, [DistributedRuntime(loop, backend, plane) for _ in range(count)]
 
 
-async def _host(process: _Process, runtime: DistributedRuntime, engine: Engine, peers: KvPeers) -> None:
+async def _host(process: _Process, index: int, runtime: DistributedRuntime, engine: Engine, peers: KvPeers) -> None:
     """One worker, until it is told to stop or its engine dies; the others of the process go on."""
     dead: EngineDead | None = None
     try:
-        await _serve(process, runtime, engine, peers)
+        await _serve(process, index, runtime, engine, peers)
     except* EngineDead as group:
         dead = EngineDead(str(group.exceptions[0]))
     if dead is not None:
@@ -108,13 +125,14 @@ async def _host(process: _Process, runtime: DistributedRuntime, engine: Engine, 
         process.lost(dead)
 
 
-async def _serve(process: _Process, runtime: DistributedRuntime, engine: Engine, peers: KvPeers) -> None:
+async def _serve(process: _Process, index: int, runtime: DistributedRuntime, engine: Engine, peers: KvPeers) -> None:
     graph, group = process.graph, process.group
     endpoint: dict[str, Endpoint] = {
         name: runtime.endpoint(f"{process.namespace}.{group.role}.{name}") for name in ("generate", "kv", "prefill")
     }
     identity = WorkerIdentity(endpoint["generate"].connection_id(), group.role, uuid.uuid4().hex, group.tensor_parallel)
     worker, reporter = _worker(process, identity, engine)
+    process.metrics.watch(f"{group.name}-{index}", worker, reporter)
     handlers = Endpoints(worker, peers)
     serves = {"kv": handlers.kv, "generate": handlers.prefill if group.role == "prefill" else handlers.decode}
     if group.role == "decode":
@@ -136,15 +154,22 @@ async def _serve(process: _Process, runtime: DistributedRuntime, engine: Engine,
 
 
 def _worker(process: _Process, identity: WorkerIdentity, engine: Engine) -> tuple[Worker, Reporter]:
-    graph = process.graph
+    graph, metrics = process.graph, process.metrics
     settings = graph.policy.reorder
 
     def order(tasks: Sequence[PrefillTask], now: float) -> Reordering:
-        return reorder(tasks, now, settings.window, settings.name)
+        began = time.perf_counter()
+        chosen = reorder(tasks, now, settings.window, settings.name)
+        metrics.reordered(chosen, max(task.postponed for task in tasks), time.perf_counter() - began)
+        return chosen
+
+    def waiting() -> set[str]:
+        return {task.id for task in worker.queue.waiting}
 
     worker: Worker
-    reporter = Reporter(process.store, lambda: worker.row(), lambda: {t.id for t in worker.queue.waiting}, graph.state.heartbeat_s)
-    worker = Worker(identity, engine, reporter, order, graph.transport.read_grace_s, graph.sessions.idle_ttl_s)
+    interval_s = max(MIN_INTERVAL_S, process.alive / _REPORTS_PER_S)
+    reporter = Reporter(process.store, lambda: worker.row(), waiting, graph.state.heartbeat_s, interval_s)
+    worker = Worker(identity, engine, reporter, order, graph.transport.read_grace_s, graph.sessions.idle_ttl_s, metrics)
     return worker, reporter
 
 

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from ampd.errors import KvFenceError, RoundCancelled, WorkerError
 from ampd.messages import DecodeRequest, Handle, KvReply, KvRequest, PrefillRequest, Role
-from ampd.policy.types import PrefillTask
+from ampd.policy.types import Direction, PrefillTask
 from ampd.state.base import WorkerRow
-from ampd.workers.engines.base import Engine, EngineOutput
+from ampd.workers.engines.base import Engine, EngineOutput, KvFacts
 from ampd.workers.pins import PinTable
 from ampd.workers.prefill_queue import Mirror, Order, PrefillQueue
 
@@ -36,6 +36,22 @@ class Telemetry(Mirror, Protocol):
 
     def itl(self, worker: int, seconds: float, count: int) -> None:
         """`count` inter-token gaps that sum to `seconds`."""
+
+
+class Observer(Protocol):
+    """Who counts what a worker sees, for metrics."""
+
+    def fenced(self, cause: str) -> None:
+        """A handle was refused."""
+
+    def read(self, direction: Direction, facts: KvFacts, bytes_per_token: int) -> None:
+        """A job's KV was read from another worker, if `facts` say so."""
+
+    def prefilled(self, facts: KvFacts, tokens: int, seconds: float) -> None:
+        """A prompt of `tokens` tokens was computed in `seconds`, but for what `facts` say was known."""
+
+    def decoded(self, batch: int, context: int, itl_s: float) -> None:
+        """A round has ended with this mean ITL, and the batch as it is now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +85,18 @@ class Worker:
     """
 
     def __init__(
-        self, identity: WorkerIdentity, engine: Engine, telemetry: Telemetry, order: Order, grace_s: float, pin_ttl_s: float
+        self,
+        identity: WorkerIdentity,
+        engine: Engine,
+        telemetry: Telemetry,
+        order: Order,
+        grace_s: float,
+        pin_ttl_s: float,
+        observer: Observer | None = None,
     ) -> None:
         self.identity, self.engine, self.telemetry, self._grace_s = identity, engine, telemetry, grace_s
         self._pin_ttl_s = pin_ttl_s
+        self._observer = observer
         self.block_size = engine.info.block_size
         self.pins = PinTable(identity.id, identity.epoch, self.block_size, time.time)
         # A prefill worker computes one task while one more reads its history.
@@ -162,6 +186,24 @@ class Worker:
         expires_at = min(output.expires_at, time.time() + self._pin_ttl_s)
         return self.pins.issue(id, session, output.ref, output.pinned_tokens, ledger, expires_at, output.params)
 
+    def fenced(self, cause: str) -> None:
+        """A handle was refused."""
+        if self._observer is not None:
+            self._observer.fenced(cause)
+
+    def observe(self, direction: Direction, output: EngineOutput, tokens: int, prefill_s: float | None, itl_s: float) -> None:
+        """A job has ended that was to read `direction`; its prompt of `tokens` was computed in `prefill_s`, if it was here."""
+        if self._observer is None:
+            return
+        facts = output.kv or KvFacts()
+        self._observer.read(direction, facts, self.engine.info.kv_bytes_per_token)
+        if prefill_s is not None:
+            self._observer.prefilled(facts, tokens, prefill_s)
+        if itl_s > 0:
+            load = self.engine.load()
+            # The ended round is not in the load any more.
+            self._observer.decoded(load.running + 1, load.context + tokens, itl_s)
+
     async def release(self, handle: Handle | None, session: str | None = None) -> None:
         """Drop a pin that nobody reads; with `session`, only one of that session's."""
         if handle is None or session not in (None, handle.session):
@@ -179,6 +221,7 @@ class Worker:
             try:
                 self.pins.claim(handle, request.tokens, request.chain)
             except KvFenceError as e:
+                self.fenced(e.cause)
                 return KvReply(ok=False, cause=e.cause)
         elif handle is not None and not self.pins.is_claimed(handle):  # else the grace ends it: a transfer may be under way
             await self.release(handle)

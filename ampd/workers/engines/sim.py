@@ -17,10 +17,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ampd.config import Graph, Worker
-from ampd.cost_model import CoarseCostModel, load_profile
+from ampd.cost_model import CoarseCostModel
 from ampd.cost_model.scaled import ScaledCostModel
 from ampd.errors import AmpdError, EngineDead, ProfileError, SetupError, WorkerError
-from ampd.policy.types import CostModel
+from ampd.workers.costs import profiled_cost
 from ampd.workers.engines.base import EngineInfo, EngineJob, EngineLoad, EngineOutput
 from ampd.workers.engines.sim_batch import Batch, Rules
 from ampd.workers.engines.sim_core import Core
@@ -45,7 +45,9 @@ class SimEngine:
         self._chance = random.Random(f"{worker.name}-{index}")
         size = graph.model.block_size
         self._pool = BlockPool(sim.kv_tokens // size)
-        self._cost = _cost(graph, worker, sim.speed / (failures.slow_factor if self._fails else 1.0))
+        self._cost = profiled_cost(graph, worker) or ScaledCostModel(CoarseCostModel(), sim.speed)
+        if self._fails and failures.slow_factor != 1.0:
+            self._cost = ScaledCostModel(self._cost, 1 / failures.slow_factor)
         rules = Rules(
             alone=worker.role == "prefill",
             local_prefill=graph.policy.local_prefill,
@@ -214,12 +216,3 @@ class SimEngine:
     async def reset_prefix_cache(self) -> None:
         """Forget all unpinned cached KV."""
         self._pool.reset()
-
-
-def _cost(graph: Graph, worker: Worker, speed: float) -> CostModel:
-    """The engine's own times. Raises ProfileError."""
-    profile = None if graph.profile is None else load_profile(graph.profile)
-    if profile is not None:
-        profile.check(model=graph.model.served_name, theta=worker.tensor_parallel, block_size=graph.model.block_size)
-    cost: CostModel = CoarseCostModel() if profile is None else profile.cost_model()
-    return cost if speed == 1.0 else ScaledCostModel(cost, speed)
