@@ -68,21 +68,21 @@ class Predictive:
     prefill_chunk: int
 
     def choose(self, case: Case) -> Decision:
+        if not case.prefill and not (self.deflect and len(case.view.decode) > 1):
+            return self.local(case, "only_local")
         round = case.round
         factor = self.factor(round.priority)
-        forecast = self._forecast(case)
-        ttft_limit = factor * round.ttft_target_s
-        itl_limit = factor * round.itl_target_s
+        ttft_limit, itl_limit = factor * round.ttft_target_s, factor * round.itl_target_s
+        forecast = Forecast(case, self.local_prefill, self.prefill_chunk, itl_limit)
         local = forecast.local()
-        fits = local.finish_s <= ttft_limit and local.itl_s <= itl_limit
-        workers, scores = self._others(case, forecast, local.score if fits else inf)
-        if not workers:
-            return self._decide(case, forecast, case.decode, "only_local")
-        least = min(scores)
-        if fits or least <= ttft_limit:
-            bound = min(min(least, local.score if fits else inf) * (1 + self.near), ttft_limit)
-            pool = [w for w, s in zip(workers, scores, strict=True) if s <= bound]
-            if fits and local.score <= bound:
+        meets = local.finish_s <= ttft_limit and local.itl_s <= itl_limit
+        local_score = local.score if meets else inf
+        workers, scores = self._others(case, forecast, local_score)
+        least = min(scores, default=inf)
+        if meets or least <= ttft_limit:
+            bound = min(local_score, least if least <= ttft_limit else inf) * (1 + self.near)
+            pool = [w for w, s in zip(workers, scores, strict=True) if s <= bound and s <= ttft_limit]
+            if local_score <= bound:
                 pool.append(case.decode)
             return self._decide(case, forecast, pick(pool, case.rng), "least_finish")
         misses = max(local.finish_s / ttft_limit, local.itl_s / itl_limit)
