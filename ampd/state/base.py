@@ -134,8 +134,11 @@ class StateStore(Protocol):
     async def view(self) -> ClusterView:
         """All workers whose heartbeat is fresh."""
 
-    async def open_round(self, session: str) -> Opened:
-        """Read session, ledger and cluster in one trip; take the handle; refresh the session's idle expiry."""
+    async def open_round(self, session: str, known: bytes = b"") -> Opened:
+        """Read session, ledger and cluster in one trip; take the handle; refresh the session's idle expiry.
+
+        `known` is the ledger that the caller has of the session: if it is still the one, it is not sent again.
+        """
 
     async def bind(
         self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None, version: int = 0

@@ -73,7 +73,7 @@ class MemoryStore:
                 (prefill if known.row.role == "prefill" else decode).append(worker_view(known.row, known.stats))
         return ClusterView(prefill, decode)
 
-    async def open_round(self, session: str) -> Opened:
+    async def open_round(self, session: str, known: bytes = b"") -> Opened:
         row, ledger = self._sessions.open(session)
         return Opened(row, ledger, await self.view())
 

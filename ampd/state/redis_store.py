@@ -6,6 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from ampd.policy.types import ClusterView
 from ampd.state.base import SCHEMA, Opened, QueueEntry, Sample, SessionRow, WorkerRow
 from ampd.state.client import Call, RedisClient, Use
 from ampd.state.live_view import LiveView
-from ampd.state.session_fields import pack, pack_handle, pack_held, read_bound, read_hash, read_session, unpack_handle
+from ampd.state.session_fields import pack, pack_handle, pack_held, read_bound, read_session, tail_of, unpack_handle
 from ampd.state.settings import StoreSettings
 
 log = logging.getLogger(__name__)
@@ -89,21 +90,19 @@ class RedisStore:
         keys = (self._load, self._changes, self._window_key(worker), self._queue_key(worker))
         return bool(await self._client.run(Use.REPORT, "remove_worker", keys, (worker, silent_s)))
 
-    async def open_round(self, session: str) -> Opened:
+    async def open_round(self, session: str, known: bytes = b"") -> Opened:
         keys, live = (self._load, self._changes, self._session_key(session)), self._live
-        fields, load = await self._client.run(
-            Use.DECISION,
-            "open_round",
-            keys,
-            (live.generation, live.seq, self._idle_ms),
-            late=lambda reply: self._give_back(session, reply),
-        )
-        known = read_hash(fields)
-        return Opened(read_session(known), known.get(b"ledger", b""), self._take(load))
+        args = (live.generation, live.seq, self._idle_ms, tail_of(known))
+        late = partial(self._give_back, session)
+        values, ledger, load = await self._client.run(Use.DECISION, "open_round", keys, args, late)
+        view, row = self._take(load), read_session(values)
+        if row is None or values[-1] is None:
+            return Opened(row, b"", view)
+        return Opened(row, known if ledger is None else ledger, view)
 
     def _give_back(self, session: str, reply: Sequence[Any]) -> None:
         """An opening that nobody waited for took the handle: put it back."""
-        row = read_session(read_hash(reply[0]))
+        row = read_session(reply[0])
         if row is not None and row.handle is not None:
             self._in_background(row.handle.ref, self._put_back(session, row))
 
@@ -130,7 +129,7 @@ class RedisStore:
         return None if unused is None else unpack_handle(unused)
 
     async def end_session(self, session: str) -> SessionRow | None:
-        return read_session(read_hash(await self._client.run(Use.CHANGE, "end_session", (self._session_key(session),), ())))
+        return read_session(await self._client.run(Use.CHANGE, "end_session", (self._session_key(session),), ()))
 
     async def enqueue(self, worker: int, entry: QueueEntry) -> None:
         await self._client.run(Use.CHANGE, *self._arrival(worker, entry))

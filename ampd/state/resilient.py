@@ -88,9 +88,10 @@ class ResilientStore:
 
         return await self._try(below, self._last_view)
 
-    async def open_round(self, session: str) -> Opened:
+    async def open_round(self, session: str, known: bytes = b"") -> Opened:
         async def below() -> Opened:
-            opened = await self._inner.open_round(session)
+            copy = self._copies.get(session)
+            opened = await self._inner.open_round(session, known if copy is None else copy.ledger)
             view = await self._accept(opened.view)
             if opened.session is not None:
                 self._copies.adopt(session, changed(opened.session, handle=None), opened.ledger)

@@ -10,7 +10,7 @@ if not known[1] then
 end
 if not known[1] or replaced then
   displaced = known[3]
-  redis.call('HDEL', KEYS[3], 'ledger', 'handle', 'tokens', 'derived')
+  redis.call('HDEL', KEYS[3], 'ledger', 'tail', 'handle', 'tokens', 'derived')
   redis.call('HSET', KEYS[3], 'worker', worker, 'epoch', epoch)
   local stats = read_stats(KEYS[1], worker)
   if stats then
@@ -20,6 +20,6 @@ if not known[1] or replaced then
 end
 redis.call('HSET', KEYS[3], 'version', whole(math.max(version, least) + 1))
 redis.call('PEXPIRE', KEYS[3], ARGV[5])
-local row = redis.call('HMGET', KEYS[3], 'worker', 'epoch', 'round', 'version', 'tokens', 'derived', 'held')
-row[#row + 1] = displaced
+local row = redis.call('HMGET', KEYS[3], unpack(SESSION))
+row[HANDLE] = displaced
 return row

@@ -12,7 +12,7 @@ redis.call('HSET', KEYS[1], 'closed', ARGV[2], 'round', ARGV[3], 'tokens', ARGV[
 if version > tonumber(known[4]) then redis.call('HSET', KEYS[1], 'version', ARGV[2]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[9])
 if ARGV[10] ~= '' then redis.call('HSET', KEYS[1], 'held', ARGV[10]) end
-if has_ledger then redis.call('HSET', KEYS[1], 'ledger', ARGV[7]) end
+if has_ledger then put_ledger(KEYS[1], ARGV[7]) end
 if handle ~= '' then
   redis.call('HSET', KEYS[1], 'handle', handle)
 elseif has_ledger then

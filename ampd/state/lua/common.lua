@@ -5,6 +5,15 @@ local AT, TASKS, QUEUED_S, PROMISED, PROMISED_BEFORE, TTFT_S, ITL_S = 1, 2, 3, 4
 -- More changed workers than this are read as all workers: Lua passes only some thousands of arguments.
 local MANY = 1500
 
+-- A session's row, in the order in which scripts answer with it.
+local SESSION = {'worker', 'epoch', 'round', 'version', 'tokens', 'derived', 'held', 'handle'}
+local VERSION, HANDLE = 4, 8
+
+-- A ledger's last chain hash stands for all of it.
+local function put_ledger(session, ledger)
+  redis.call('HSET', session, 'ledger', ledger, 'tail', string.sub(ledger, -16))
+end
+
 local function now()
   local time = redis.call('TIME')
   return tonumber(time[1]) + tonumber(time[2]) / 1e6

@@ -1,4 +1,4 @@
 -- KEYS session
-local session = redis.call('HGETALL', KEYS[1])
+local session = redis.call('HMGET', KEYS[1], unpack(SESSION))
 redis.call('DEL', KEYS[1])
 return session

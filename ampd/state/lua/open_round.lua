@@ -1,10 +1,12 @@
--- KEYS load, changes, session   ARGV generation and number of the last change that the caller has seen, idle_ms
--- The handle goes to this caller alone; the version numbers this opening.
-local session = redis.call('HGETALL', KEYS[3])
-if #session > 0 then
-  redis.call('HDEL', KEYS[3], 'handle')
-  session[#session + 1] = 'version'
-  session[#session + 1] = whole(redis.call('HINCRBY', KEYS[3], 'version', 1))
+-- KEYS load, changes, session   ARGV generation and number of the last change that the caller has seen, idle_ms, tail of the ledger
+-- that the caller has. The handle goes to this caller alone; the version numbers this opening.
+local session, ledger = redis.call('HMGET', KEYS[3], unpack(SESSION)), false
+if session[1] then
+  if session[HANDLE] then redis.call('HDEL', KEYS[3], 'handle') end
+  session[VERSION] = whole(redis.call('HINCRBY', KEYS[3], 'version', 1))
   redis.call('PEXPIRE', KEYS[3], ARGV[3])
+  local tail = redis.call('HGET', KEYS[3], 'tail')
+  if tail and tail ~= ARGV[4] then ledger = redis.call('HGET', KEYS[3], 'ledger') end
+  session[#SESSION + 1] = tail
 end
-return {session, read_load(KEYS[1], KEYS[2], ARGV[1], ARGV[2])}
+return {session, ledger, read_load(KEYS[1], KEYS[2], ARGV[1], ARGV[2])}

@@ -6,7 +6,8 @@ if not known[1] then
 end
 if not known[1] or known[1] == epoch then
   if not known[2] or closed > tonumber(known[2]) then
-    redis.call('HSET', KEYS[1], 'closed', ARGV[4], 'round', ARGV[5], 'tokens', ARGV[6], 'derived', ARGV[7], 'ledger', ARGV[9])
+    redis.call('HSET', KEYS[1], 'closed', ARGV[4], 'round', ARGV[5], 'tokens', ARGV[6], 'derived', ARGV[7])
+    put_ledger(KEYS[1], ARGV[9])
     if ARGV[11] ~= '' then redis.call('HSET', KEYS[1], 'held', ARGV[11]) end
     redis.call('HDEL', KEYS[1], 'handle')
     if ARGV[8] ~= '' then redis.call('HSET', KEYS[1], 'handle', ARGV[8]) end
@@ -14,4 +15,6 @@ if not known[1] or known[1] == epoch then
   redis.call('HSET', KEYS[1], 'version', whole(math.max(tonumber(known[3] or '0'), version)))
   redis.call('PEXPIRE', KEYS[1], ARGV[10])
 end
-return redis.call('HMGET', KEYS[1], 'worker', 'epoch', 'round', 'version', 'tokens', 'derived', 'held')
+local row = redis.call('HMGET', KEYS[1], unpack(SESSION))
+row[HANDLE] = false
+return row
