@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from ampd.workers.engines.base import EngineLoad
+from ampd.workers.engines.transfers import TransferTotals
 from ampd.workers.kv.params import LOAD
-
-
-@dataclass(slots=True)
-class TransferTotals:
-    """KV read by this engine since its start, from the transport's own telemetry."""
-
-    reads: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    failed: int = 0
-    expired_pins: int = 0
 
 
 class LoadRecorder(StatLoggerBase):  # type: ignore[misc]
