@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampd.ledger import DIGEST_SIZE, build, chain_at, extend, matching_tokens
+from ampd.ledger import DIGEST_SIZE, build, chain_at, extend, grow, match, matching_tokens
 
 tokens = st.lists(st.integers(0, 3), max_size=60)  # few values, so that prefixes often agree
 blocks = st.integers(1, 7)
@@ -28,6 +28,14 @@ def test_matching_is_the_common_prefix_in_whole_blocks(a: list[int], b: list[int
 @given(tokens, tokens, blocks)
 def test_extending_equals_building_at_once(a: list[int], b: list[int], block: int) -> None:
     assert extend(build(a, block), a, b, block) == build(a + b, block)
+
+
+@given(tokens, tokens, tokens, blocks)
+def test_growing_a_match_equals_building_the_prompt(a: list[int], b: list[int], more: list[int], block: int) -> None:
+    ledger = build(a, block)
+    matched = match(ledger, b, block)
+    assert grow(ledger, matched, [*b[matched.tokens :], *more], block) == build(b + more, block)
+    assert grow(ledger, matched, b[matched.tokens :], block) == build(b, block), "a match can be grown from twice"
 
 
 @given(tokens, tokens, blocks, st.integers(0, 60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 from random import Random
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampd.policy.reordering import reorder
+from ampd.policy.reordering import Order, reorder
 from ampd.policy.types import PrefillTask
 
 NOW = 100.0
@@ -24,13 +25,20 @@ def on_time(order: Sequence[PrefillTask]) -> int:
     return count
 
 
-def oracle(head: Sequence[PrefillTask], window: int) -> tuple[str, int]:
-    """First task and on-time count of the permutation that is best, then nearest to arrival order; tasks at the bound lead."""
-    bound = [t for t in head if t.postponed >= window]
+def oracle(head: Sequence[PrefillTask], window: int) -> tuple[str, tuple[int, ...]]:
+    """First task and on-time count of each priority class, of the permutation that is best, then nearest to arrival order.
+
+    Tasks at the bound lead; the more urgent class goes before the less urgent, whatever that does to the latter.
+    """
+    order = [t for t in head if t.postponed >= window]
     free = [t for t in head if t.postponed < window]
-    orders = [[*bound, *rest] for rest in permutations(free)]
-    best = max(on_time(o) for o in orders)
-    return next(o[0].id for o in orders if on_time(o) == best), best
+    counts = [on_time(order)]
+    for priority in sorted({t.priority for t in free}, reverse=True):
+        orders = [[*order, *rest] for rest in permutations([t for t in free if t.priority == priority])]
+        most = max(on_time(o) for o in orders)
+        counts.append(most)
+        order = next(o for o in orders if on_time(o) == most)
+    return order[0].id, tuple(counts)
 
 
 # Multiples of 1/8 keep every sum exact, so oracle and policy see the same ties.
@@ -41,9 +49,15 @@ eighths = st.integers(0, 40).map(lambda n: n / 8)
 def queues(draw: st.DrawFn) -> tuple[list[PrefillTask], int]:
     window = draw(st.integers(1, 7))
     waits = sorted(draw(st.lists(eighths, min_size=1, max_size=9)), reverse=True)
+    classes = draw(st.sampled_from([[0], [0], [0, 1], [-1, 0, 2]]))
     tasks = [
         PrefillTask(
-            str(i), NOW - wait, draw(eighths), draw(eighths) + 1, draw(st.integers(0, window)) if draw(st.booleans()) else 0
+            str(i),
+            NOW - wait,
+            draw(eighths),
+            draw(eighths) + 1,
+            draw(st.integers(0, window)) if draw(st.booleans()) else 0,
+            draw(st.sampled_from(classes)),
         )
         for i, wait in enumerate(waits)
     ]
@@ -51,47 +65,81 @@ def queues(draw: st.DrawFn) -> tuple[list[PrefillTask], int]:
 
 
 @given(queues())
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=3000, deadline=None)
 def test_first_task_and_on_time_count_equal_full_enumeration(case: tuple[list[PrefillTask], int]) -> None:
     tasks, window = case
     head = tasks[:window]
     answer = reorder(tasks, NOW, window)
-    first, best = oracle(head, window)
+    first, counts = oracle(head, window)
     assert answer.first == first == tasks[answer.index].id
     assert sorted(answer.order) == sorted(t.id for t in head)
     by_id = {t.id: t for t in head}
-    assert on_time([by_id[i] for i in answer.order]) == best
+    assert on_time([by_id[i] for i in answer.order]) == counts[-1]
     assert answer.order[0] == first
     assert list(answer.postponed) == [t.id for t in tasks[: answer.index]]
 
 
-@given(st.integers(0, 2**32), st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
-def test_no_task_is_postponed_more_than_w_times(seed: int, window: int) -> None:
+def most_on_time(tasks: Sequence[PrefillTask], start: float) -> int:
+    """By dynamic programming: after each task in order of deadlines, the least time in which k of them can be on time."""
+    least = [start]
+    for task in sorted(tasks, key=lambda t: t.arrived_at + t.ttft_target_s):
+        left = task.arrived_at + task.ttft_target_s - NOW
+        longer = [done + task.cost_s if done + task.cost_s <= left else float("inf") for done in least]
+        least = [min(a, b) for a, b in zip([*least, float("inf")], [float("inf"), *longer], strict=True)]
+        while least[-1] == float("inf"):
+            least.pop()
+    return len(least) - 1
+
+
+def first_best(tasks: Sequence[PrefillTask]) -> tuple[str, int]:
+    most = most_on_time(tasks, 0.0)
+    for i, task in enumerate(tasks):
+        first_on_time = NOW - task.arrived_at + task.cost_s <= task.ttft_target_s
+        if first_on_time + most_on_time([*tasks[:i], *tasks[i + 1 :]], task.cost_s) == most:
+            return task.id, most
+    raise AssertionError
+
+
+@given(st.integers(0, 2**32), st.integers(1, 64), st.sampled_from([8, 40, 200]))
+@settings(max_examples=400, deadline=None)
+def test_large_windows_are_exact(seed: int, size: int, spread: int) -> None:
+    rng = Random(seed)
+    waits = sorted((rng.randrange(spread) / 8 for _ in range(size)), reverse=True)
+    tasks = [PrefillTask(str(i), NOW - wait, rng.randrange(20) / 8, rng.randrange(spread) / 4) for i, wait in enumerate(waits)]
+    answer = reorder(tasks, NOW, 64)
+    first, most = first_best(tasks)
+    assert answer.first == first
+    assert on_time([tasks[int(i)] for i in answer.order]) == most
+
+
+@given(st.integers(0, 2**32), st.integers(1, 9), st.sampled_from(["ampd", "edf", "hrrn", "fcfs"]))
+@settings(max_examples=120, deadline=None)
+def test_no_task_is_postponed_more_than_w_times(seed: int, window: int, order: Order) -> None:
     rng = Random(seed)
     now, waiting, postponed, served = 0.0, [], {}, []
     for n in range(80):
         for _ in range(rng.choice([0, 1, 1, 3])):
             id = f"{n}-{len(waiting)}-{rng.random()}"
-            waiting.append(PrefillTask(id, now, rng.choice([0.01, 0.1, 2.0]), rng.choice([0.05, 0.5, 5.0])))
+            cost, target, priority = rng.choice([0.01, 0.1, 2.0]), rng.choice([0.05, 0.5, 5.0]), rng.choice([0, 0, 1])
+            waiting.append(PrefillTask(id, now, cost, target, priority=priority))
         if not waiting:
             now += 0.1
             continue
-        answer = reorder(waiting, now, window)
+        answer = reorder(waiting, now, window, order)
         task = waiting.pop(answer.index)
         served.append(task.id)
         for i, other in enumerate(waiting):
             if other.id in answer.postponed:
                 count = postponed[other.id] = other.postponed + 1
-                waiting[i] = PrefillTask(other.id, other.arrived_at, other.cost_s, other.ttft_target_s, count)
+                waiting[i] = replace(other, postponed=count)
         now += task.cost_s
     assert served
     assert max(postponed.values(), default=0) <= window
 
 
-def task(id: str, cost_s: float, left_s: float, postponed: int = 0) -> PrefillTask:
-    """A task with `left_s` seconds to its target."""
-    return PrefillTask(id, NOW - 1.0, cost_s, left_s + 1.0, postponed)
+def task(id: str, cost_s: float, left_s: float, postponed: int = 0, priority: int = 0) -> PrefillTask:
+    """A task that has waited a second, with `left_s` seconds to its target."""
+    return PrefillTask(id, NOW - 1.0, cost_s, left_s + 1.0, postponed, priority)
 
 
 def test_a_short_urgent_task_overtakes_a_long_one() -> None:
@@ -113,6 +161,29 @@ def test_a_task_postponed_w_times_goes_first_though_others_miss_their_target() -
 def test_fcfs_keeps_arrival_order() -> None:
     answer = reorder([task("long", 3.0, 5.0), task("short", 0.5, 1.0)], NOW, 3, "fcfs")
     assert (answer.first, answer.postponed) == ("long", ())
+
+
+def test_edf_takes_the_earliest_deadline_and_ties_as_they_arrived() -> None:
+    queue = [task("a", 0.1, 9.0), task("b", 5.0, 2.0), task("c", 0.1, 2.0)]
+    answer = reorder(queue, NOW, 3, "edf")
+    assert (answer.order, answer.postponed) == (("b", "c", "a"), ("a",))
+
+
+def test_hrrn_takes_the_highest_response_ratio() -> None:
+    queue = [task("long", 2.0, 9.0), task("short", 0.25, 9.0), task("same", 0.25, 9.0)]  # ratios 1.5, 5 and 5
+    assert reorder(queue, NOW, 3, "hrrn").order == ("short", "same", "long")
+    waited = PrefillTask("long", NOW - 9.0, 2.0, 9.0)  # 5.5
+    assert reorder([waited, *queue[1:]], NOW, 3, "hrrn").first == "long"
+    assert reorder([*queue, task("free", 0.0, 9.0)], NOW, 4, "hrrn").first == "free"
+
+
+@pytest.mark.parametrize("order", ["ampd", "edf", "hrrn"])
+def test_urgent_classes_go_first_but_not_before_tasks_at_the_bound(order: Order) -> None:
+    usual, urgent, background = task("u", 0.1, 1.0), task("!", 3.0, 9.0, priority=1), task("b", 0.1, 0.5, priority=-1)
+    assert reorder([background, usual, urgent], NOW, 3, order).order == ("!", "u", "b")
+    bound = task("b", 0.1, 0.5, postponed=3, priority=-1)
+    assert reorder([bound, usual, urgent], NOW, 3, order).order == ("b", "!", "u")
+    assert reorder([background, usual, urgent], NOW, 3, "fcfs").first == "b"
 
 
 def test_an_empty_queue_is_an_error() -> None:
