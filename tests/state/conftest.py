@@ -3,11 +3,14 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+import redis
 from redis_server import RedisServer
 from state_samples import SETTINGS
+from tls_relay import tls_relay
 
 from ampd.state.base import StateStore
 from ampd.state.memory import MemoryStore
@@ -35,27 +38,51 @@ def own_server(tmp_path: Path) -> Iterator[RedisServer]:
     server.stop()
 
 
-@pytest.fixture(params=["memory", "redis", "resilient"])
+@pytest.fixture
+def documented_rights(redis_server: RedisServer) -> Callable[[str], str]:
+    """Makes a user with the rights that docs/state.md gives for a graph. Returns its password; its name is "ampd"."""
+
+    def make(graph: str) -> str:
+        page = (Path(__file__).parents[2] / "docs" / "state.md").read_text()
+        rule = next(line for line in page.splitlines() if line.startswith("ACL SETUSER"))
+        with redis.Redis(unix_socket_path=str(redis_server.socket)) as admin:
+            admin.execute_command("ACL", "DELUSER", "ampd")
+            admin.execute_command(*[part.replace("<password>", "p w:%").replace("<graph>", graph) for part in rule.split()])
+        return "p w:%"
+
+    return make
+
+
+@pytest.fixture(params=["memory", "redis", "tls", "resilient"])
 async def make_store(
-    request: pytest.FixtureRequest, redis_server: RedisServer
+    request: pytest.FixtureRequest, redis_server: RedisServer, documented_rights: Callable[[str], str], tmp_path: Path
 ) -> AsyncIterator[Callable[[StoreSettings], StateStore]]:
-    """Makes unconnected stores of one kind; Redis ones have a graph of their own each."""
+    """Makes unconnected stores of one kind; Redis ones have a graph of their own each.
+
+    "tls" is Redis over TLS, with a password, as a user who has the documented rights and no others.
+    """
     made: list[StateStore] = []
+    async with AsyncExitStack() as stack:
+        secure = await stack.enter_async_context(tls_relay(redis_server.socket, tmp_path)) if request.param == "tls" else ""
 
-    def make(settings: StoreSettings) -> StateStore:
-        store: StateStore
-        if request.param == "memory":
-            store = MemoryStore(settings)
-        else:
-            store = RedisStore(redis_server.url, None, f"test-{next(_graphs)}", settings)
-            if request.param == "resilient":
-                store = ResilientStore(store, settings)
-        made.append(store)
-        return store
+        def make(settings: StoreSettings) -> StateStore:
+            store: StateStore
+            graph = f"test-{next(_graphs)}"
+            if request.param == "memory":
+                store = MemoryStore(settings)
+            elif request.param == "tls":
+                url = f"rediss://ampd@{secure}/0?ssl_ca_certs={tmp_path / 'redis.crt'}"
+                store = RedisStore(url, documented_rights(graph), graph, settings)
+            else:
+                store = RedisStore(redis_server.url, None, graph, settings)
+                if request.param == "resilient":
+                    store = ResilientStore(store, settings)
+            made.append(store)
+            return store
 
-    yield make
-    for store in made:
-        await store.close()
+        yield make
+        for store in made:
+            await store.close()
 
 
 @pytest.fixture

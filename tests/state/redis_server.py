@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -42,6 +43,16 @@ class RedisServer:
                 if time.monotonic() > deadline or self._child.poll() is not None:
                     raise AssertionError((self._folder / "redis.log").read_text()) from None
                 time.sleep(0.02)
+
+    def freeze(self) -> None:
+        """Let it run no further: connections stay, nothing answers."""
+        assert self._child is not None
+        self._child.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self._child is not None
+        self._child.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         if self._child is not None:
