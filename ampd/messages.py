@@ -126,14 +126,16 @@ class KvRequest(msgspec.Struct, frozen=True, kw_only=True):
     worker checks epoch, session, expiry, both chains and that nobody claimed it before, and from then on keeps the pin until
     the read ends or a grace does. `release`: nobody will read it any more; a claimed pin is kept for the grace, since a
     transfer may still be under way. `abandon`: the caller stopped round `id` and will never learn which pin it left. `finish`:
-    nobody reads round `id`'s tokens any more; end its decoding now, as if at max_tokens, and keep the session's KV.
+    nobody reads round `id`'s tokens any more; end its decoding now, as if at max_tokens, and keep the session's KV. `find`: the
+    state store does not know `session`, do you? Answered with its latest pin's handle and ledger.
     """
 
-    op: Literal["claim", "release", "abandon", "finish"]
+    op: Literal["claim", "release", "abandon", "finish", "find"]
     handle: Handle | None = None
     id: str = ""
     tokens: int = 0
     chain: str = ""
+    session: str = ""
 
 
 class KvReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +143,8 @@ class KvReply(msgspec.Struct, frozen=True, kw_only=True):
 
     ok: bool
     cause: str | None = None
+    handle: Handle | None = None
+    ledger: bytes = b""
 
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -65,13 +65,15 @@ class Opened:
     """A round's opening: the session as it stands (None: not bound yet), its ledger, and the cluster, read in one trip.
 
     The handle in `session` is this caller's alone: opening takes it out of the store.
-    `degraded`: the store did not answer, these are this process's own copies.
+    `degraded`: the store did not answer, these are this process's own copies. `unsure`: it did not, or came back empty just now,
+    so a session that is not here, or its last rounds, may be known to others.
     """
 
     session: SessionRow | None
     ledger: bytes
     view: ClusterView
     degraded: bool = False
+    unsure: bool = False
 
 
 class QueueEntry(msgspec.Struct, frozen=True, array_like=True):

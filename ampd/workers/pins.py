@@ -75,6 +75,12 @@ class PinTable:
         """The handle to the pin that a round left, if it still stands."""
         return next((pin.handle for pin in self._pins.values() if pin.round_id == round_id), None)
 
+    def of_session(self, session: str) -> Pin | None:
+        """The session's latest pin that nobody has claimed and that has not expired."""
+        now = self._clock()
+        free = (p for p in reversed(self._pins.values()) if p.handle.session == session and p.claimed_at is None)
+        return next((pin for pin in free if now < pin.handle.expires_at), None)
+
     def claim(self, handle: Handle | None, tokens: int, chain: str) -> None:
         """Give the right to read, once. Raises KvFenceError."""
         pin = self._checked(handle)
@@ -103,7 +109,7 @@ class PinTable:
         pin = self._pins.get(handle.ref)
         if pin is None or handle.epoch != self._epoch or handle.session != pin.handle.session:
             return False
-        self._forget([handle.ref], "released")
+        self._forget([handle.ref], "released" if pin.claimed_at is None else "read")
         return True
 
     def is_claimed(self, handle: Handle) -> bool:

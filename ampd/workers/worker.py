@@ -216,6 +216,9 @@ class Worker:
         if request.op == "finish":
             await self.engine.finish(request.id)
             return KvReply(ok=True)
+        if request.op == "find":
+            pin = self.pins.of_session(request.session)
+            return KvReply(ok=False, cause="unknown") if pin is None else KvReply(ok=True, handle=pin.handle, ledger=pin.ledger)
         handle = self.pins.of_round(request.id) if request.op == "abandon" else request.handle
         if request.op == "claim":
             try:

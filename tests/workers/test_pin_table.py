@@ -127,3 +127,19 @@ def test_an_abandoned_round_leads_to_its_pin(table: PinTable) -> None:
     assert table.of_round("round-r2") is None
     table.drop(handle)
     assert table.of_round("round-r1") is None
+
+
+def test_the_latest_free_pin_of_a_session_is_found(table: PinTable, clock: Clock) -> None:
+    issue(table, "r1")
+    latest = issue(table, "r2", tokens=13)
+    issue(table, "r3", session="s2")
+    found = table.of_session("s1")
+    assert found is not None
+    assert (found.handle, found.ledger) == (latest, build(TOKENS[:13], BLOCK))
+    claim(table, latest, tokens=12)
+    older = table.of_session("s1")
+    assert older is not None
+    assert older.handle.ref == "r1"
+    clock.now = 1300.0
+    assert table.of_session("s1") is None
+    assert table.of_session("s9") is None
