@@ -175,7 +175,8 @@ def select(specs: Sequence[ProcessSpec], only: Sequence[str]) -> list[ProcessSpe
 def child_environment() -> dict[str, str]:
     """This process's environment less the configuration variables: the run folder's graph.yaml holds their effect already."""
     mine = config_variables(os.environ)
-    return {name: text for name, text in os.environ.items() if name not in mine}
+    # At its default level Dynamo writes two lines a request in every process.
+    return {"DYN_LOG": "warn", **{name: text for name, text in os.environ.items() if name not in mine}}
 
 
 def make_run_dir() -> Path:
