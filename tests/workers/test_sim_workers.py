@@ -1,0 +1,225 @@
+"""Workers around simulated engines: a session's rounds through their real code, prefills deflected to another decode worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from sim_engines import BLOCK, cost, engines, graph, prompt, right
+
+from ampd.messages import DecodeChunk, DecodeRequest, Handle, KvReply, KvRequest, PrefillRequest
+from ampd.policy.reordering import Reordering, reorder
+from ampd.policy.types import PrefillTask
+from ampd.state.memory import MemoryStore
+from ampd.workers.decode import serve_decode
+from ampd.workers.engines.sim import SimEngine
+from ampd.workers.metrics import Predictor, WorkerMetrics
+from ampd.workers.prefill import serve_prefill
+from ampd.workers.reporter import Reporter
+from ampd.workers.worker import Worker, WorkerIdentity
+
+
+class Cluster:
+    """A prefill worker and two decode workers, which reach each other's pins by their ids."""
+
+    def __init__(self, found: list[SimEngine], folder: Path) -> None:
+        self.metrics = WorkerMetrics(Predictor(cost(folder), 1, 1))
+        self.store = MemoryStore()
+        self.reporters: list[Reporter] = []
+        roles = ("prefill", "decode", "decode")
+        self.workers = [self._worker(i, role, engine) for i, (role, engine) in enumerate(zip(roles, found, strict=True))]
+        self.p, self.d, self.other = self.workers
+
+    def _worker(self, id: int, role: str, engine: SimEngine) -> Worker:
+        worker: Worker
+
+        def waiting() -> set[str]:
+            return {task.id for task in worker.queue.waiting}
+
+        reporter = Reporter(self.store, lambda: worker.row(), waiting, 0.05)
+        identity = WorkerIdentity(id, "prefill" if role == "prefill" else "decode", f"epoch-{id}", 1)
+        worker = Worker(identity, engine, reporter, self._order, 0.2, 60.0, self.metrics)
+        self.metrics.watch(f"{role}-{id}", worker, reporter)
+        self.reporters.append(reporter)
+        return worker
+
+    def _order(self, tasks: Sequence[PrefillTask], now: float) -> Reordering:
+        chosen = reorder(tasks, now, 3)
+        self.metrics.reordered(chosen, max(task.postponed for task in tasks), 1e-5)
+        return chosen
+
+    async def kv(self, request: KvRequest) -> KvReply:
+        """Peers, for all of them."""
+        assert request.handle is not None
+        return await self.workers[request.handle.worker].kv(request)
+
+    async def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """Metrics by name, then by their labels' values."""
+        found: dict[str, dict[tuple[str, ...], float]] = {}
+        for family in text_string_to_metric_families(self.metrics.text()):
+            for sample in family.samples:
+                found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+        return found
+
+    async def idle(self) -> None:
+        """Claimed pins have had their grace: no worker holds KV."""
+        end = time.monotonic() + 5
+        while any(worker.engine.load().kv_used for worker in self.workers) or any(len(worker.pins) for worker in self.workers):
+            assert time.monotonic() < end, [(w.engine.load(), len(w.pins)) for w in self.workers]
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with engines(graph(tmp_path, {"speed": 10.0}), ("p", 0), ("d", 0), ("d", 1)) as found, upkeep(found, tmp_path) as made:
+        yield made
+
+
+@asynccontextmanager
+async def upkeep(found: list[SimEngine], folder: Path) -> AsyncIterator[Cluster]:
+    made = Cluster(found, folder)
+    await made.store.connect()
+    works = [*(worker.maintain(0.02) for worker in made.workers), *(reporter.run() for reporter in made.reporters)]
+    tasks = [asyncio.create_task(work) for work in works]
+    yield made
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def prefill_request(id: str, tokens: list[int], history: Handle | None = None, **more: object) -> PrefillRequest:
+    held = history.tokens // BLOCK * BLOCK if history is not None else 0
+    known: dict[str, object] = {"estimate_s": 0.1, "elapsed_s": 0.0, "ttft_target_s": 1.0}
+    return PrefillRequest(id=id, session="s", round=1, token_ids=tokens, l_hist=held, history=history, **{**known, **more})
+
+
+def decode_request(id: str, tokens: list[int], prefill: Handle | None = None, history: Handle | None = None) -> DecodeRequest:
+    return DecodeRequest(
+        id=id,
+        session="s",
+        round=1,
+        path="local" if prefill is None else "remote",
+        token_ids=tokens,
+        l_hist=history.tokens // BLOCK * BLOCK if history is not None else 0,
+        request={"stop_conditions": {"max_tokens": 6, "ignore_eos": True}},
+        prefill=prefill,
+        history=history,
+        keep=True,
+        prefill_worker=0 if prefill is None else prefill.worker,
+        estimate_s=0.1,
+        elapsed_s=0.0,
+        ttft_target_s=1.0,
+    )
+
+
+async def serve(worker: Worker, request: DecodeRequest) -> tuple[list[int], DecodeChunk]:
+    chunks = [chunk async for chunk in serve_decode(worker, request)]
+    return [t for chunk in chunks for t in chunk.output["token_ids"]], chunks[-1]
+
+
+async def test_a_prefill_deflected_to_another_decode_worker(cluster: Cluster) -> None:
+    """It reads the history from the bound worker, which then reads the increment from it; all pins end."""
+    first = prompt(300, 1)
+    answer, last = await serve(cluster.d, decode_request("one", first))
+    assert answer == right(first, 6)
+    second = [*first, *answer, *prompt(100, 2)]
+    result = await serve_prefill(cluster.other, cluster, prefill_request("two", second, last.handle))
+    assert (result.handle.worker, result.read_tokens, result.recompute) == (2, 304, None)
+    assert result.kv_written == cluster.other.engine.load().kv_written >= len(second)
+    answer, last = await serve(cluster.d, decode_request("two", second, result.handle, last.handle))
+    assert answer == right(second, 6)
+    assert last.stats is not None
+    assert (last.stats.read_tokens, last.stats.cached_tokens) == (len(second) - 304, 304)
+    await cluster.other.release(result.handle)  # as the Coordinator does at the first token
+    await cluster.d.release(last.handle)
+    await cluster.idle()
+
+
+async def test_a_deflected_prefill_takes_the_turn_that_local_prefills_share(cluster: Cluster) -> None:
+    long = asyncio.create_task(serve_prefill(cluster.other, cluster, prefill_request("long", prompt(6000, 3), ttft_target_s=0.1)))
+    while not cluster.other.queue.running_s():
+        await asyncio.sleep(0)
+    local = asyncio.create_task(serve(cluster.other, decode_request("local", prompt(100, 4))))
+    await asyncio.sleep(0.02)
+    assert [task.id for task in cluster.other.queue.waiting] == ["local"]
+    await cluster.other.release((await long).handle)
+    answer, last = await local
+    assert answer == right(prompt(100, 4), 6)
+    assert last.stats is not None
+    assert last.stats.queue_s > 0.01
+    await cluster.other.release(last.handle)
+    await cluster.idle()
+
+
+async def test_a_prefills_priority_reaches_its_queue(cluster: Cluster) -> None:
+    requests = [prefill_request(str(i), prompt(3000, i), priority=i) for i in range(4)]
+    jobs = [asyncio.create_task(serve_prefill(cluster.p, cluster, request)) for request in requests]
+    while not cluster.p.queue.waiting:
+        await asyncio.sleep(0)
+    assert [(task.id, task.priority) for task in cluster.p.queue.waiting] == [("2", 2), ("3", 3)]
+    for result in await asyncio.gather(*jobs):
+        await cluster.p.release(result.handle)
+    await cluster.idle()
+
+
+async def test_the_row_says_what_routing_needs(cluster: Cluster) -> None:
+    round = asyncio.create_task(serve(cluster.d, decode_request("one", prompt(1000, 5))))
+    while not cluster.d.row().context:
+        await asyncio.sleep(0)
+    row = cluster.d.row()
+    assert 1000 <= row.context < 1010
+    assert row.running == 1
+    assert row.kv_written >= 1000
+    await cluster.d.release((await round)[1].handle)
+
+
+async def test_metrics_count_what_happened(cluster: Cluster) -> None:
+    first = prompt(300, 6)
+    answer, last = await serve(cluster.d, decode_request("one", first))
+    second = [*first, *answer, *prompt(100, 7)]
+    result = await serve_prefill(cluster.p, cluster, prefill_request("two", second, last.handle))
+    stale = await serve_prefill(cluster.p, cluster, prefill_request("again", second, last.handle))  # claimed by "two" already
+    assert stale.recompute == "claimed"
+    answer, last = await serve(cluster.d, decode_request("two", second, result.handle, last.handle))
+    await cluster.p.release(result.handle)
+    await cluster.p.release(stale.handle)
+    await cluster.d.release(last.handle)
+    await cluster.idle()
+    for reporter in cluster.reporters * 2:  # what all have said is seen by all
+        await reporter._report(audit=True)
+    found = await cluster.samples()
+    assert found["ampd_kv_read_bytes_total"] == {("history",): 304.0, ("increment",): len(second) - 304.0}
+    assert found["ampd_kv_read_seconds_count"] == {("history",): 1.0, ("increment",): 1.0}
+    assert found["ampd_kv_fence_rejected_total"] == {("claimed",): 1.0}
+    leases = {name: found[f"ampd_kv_lease_{name}_total"][()] for name in ("issued", "released", "read", "expired", "shed")}
+    assert leases == {"issued": 4, "released": 3, "read": 1, "expired": 0, "shed": 0}
+    assert found["ampd_kv_lease_active"] == {(): 0.0}
+    assert found["ampd_prefill_queue_depth"] == {("prefill-0",): 0.0, ("decode-1",): 0.0, ("decode-2",): 0.0}
+    assert found["ampd_reorder_duration_seconds_count"] == {(): 3.0}
+    assert found["ampd_worker_info"][("1", "decode", "decode-1")] == 1.0
+    assert set(found["ampd_window_ttft_seconds"]) == {("prefill-0",)}
+    assert set(found["ampd_window_itl_seconds"]) == {("decode-1",)}
+    judged = found["ampd_cost_model_error_ratio_count"]
+    assert judged == {("t_pre",): 2.0, ("t_kv",): 2.0, ("t_dec",): 2.0}
+    # The engines run ten times as fast as the profile that the predictions here come from.
+    assert found["ampd_cost_model_error_ratio_sum"][("t_pre",)] > 4
+
+
+async def test_postponements_are_counted(cluster: Cluster) -> None:
+    """A prefill that is late whatever comes lets one go first that would else be late too."""
+    requests = [
+        *(prefill_request(f"busy-{i}", prompt(2000, i), estimate_s=10.0) for i in range(2)),
+        prefill_request("late", prompt(500, 8), estimate_s=10.0, ttft_target_s=1e-6),
+        prefill_request("short", prompt(100, 9), estimate_s=10.0, ttft_target_s=15.0),
+    ]
+    jobs = [asyncio.create_task(serve_prefill(cluster.p, cluster, request)) for request in requests]
+    for result in await asyncio.gather(*jobs):
+        await cluster.p.release(result.handle)
+    found = await cluster.samples()
+    assert found["ampd_reorder_moves_total"][()] == 1
+    assert found["ampd_postponed_max"][()] == 1
