@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
+from collections.abc import Coroutine
+from typing import Any
 
 import click
 import uvloop
 
 from ampd.config import load_graph
+from ampd.coordinator import logs
 from ampd.errors import AmpdError, ConfigError
 
 
@@ -18,15 +22,24 @@ from ampd.errors import AmpdError, ConfigError
 @click.option("--ready-file", help="created once the Coordinator serves")
 def main(config: str, namespace: str, ready_file: str | None) -> None:
     """Run one Coordinator until SIGTERM. Exit codes: 0 stopped, 1 failed, 2 bad configuration."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    handler = logs.set_up()
     try:
         graph = load_graph(config)
         from ampd.coordinator import service
 
-        uvloop.run(service.run(graph, namespace, lambda: service.mark_ready(ready_file)))
+        uvloop.run(_with_log(service.run(graph, namespace, lambda: service.mark_ready(ready_file)), handler))
     except AmpdError as error:
         click.echo(f"ampd coordinator: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+async def _with_log(work: Coroutine[Any, Any, None], handler: logging.Handler) -> None:
+    flushing = asyncio.create_task(logs.flushing(handler))
+    try:
+        await work
+    finally:
+        flushing.cancel()
+        handler.flush()
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from ampd.coordinator.held import after_prefill
 from ampd.coordinator.round import Phase, Round
 from ampd.coordinator.workers import Workers
 from ampd.errors import StateError, WorkerError, WorkerGone
-from ampd.ledger import DIGEST_SIZE, chain_at, extend
+from ampd.ledger import build, chain_at, grow
 from ampd.messages import Handle, KvRequest
 from ampd.state.base import SessionRow, StateStore
 
@@ -87,7 +88,12 @@ class Closing:
             self.release([handle] if handle is not None else [])
             return
         tokens = handle.tokens if handle is not None else round.row.tokens
-        row = msgspec.structs.replace(round.row, round=max(0, number), tokens=tokens, handle=handle, derived=round.key.derived)
+        held = round.row.held
+        if round.prefilled is not None:
+            held = after_prefill(held, round.prefilled, len(round.ask.token_ids))
+        row = msgspec.structs.replace(
+            round.row, round=max(0, number), tokens=tokens, handle=handle, derived=round.key.derived, held=held
+        )
         try:
             unused = await self._end(round, row, ledger)
         except StateError as e:
@@ -106,9 +112,11 @@ class Closing:
     def _ledger(self, round: Round, handle: Handle) -> bytes | None:
         """The ledger of the tokens that a handle vouches for; None when it vouches for others than this round's."""
         tokens = [*round.ask.token_ids, *round.generated][: handle.tokens]
-        known = min(round.history.matched, len(tokens)) // self._block_size
-        covered = known * self._block_size
-        ledger = extend(round.ledger[: known * DIGEST_SIZE], tokens[:covered], tokens[covered:], self._block_size)
+        match = round.history.match
+        if match is None or match.tokens > len(tokens):
+            ledger = build(tokens, self._block_size)
+        else:
+            ledger = grow(round.ledger, match, tokens[match.tokens :], self._block_size)
         vouched = len(tokens) == handle.tokens and chain_at(ledger, len(tokens), self._block_size) == handle.chain
         if not vouched or handle.session != round.session:
             log.error("worker %d returned a handle to other tokens than those of round %s", handle.worker, round.id)

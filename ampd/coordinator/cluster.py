@@ -29,17 +29,20 @@ class Client(Protocol):
 
 
 class DynamoWorkers:
-    """Workers by instance id. Discovery says which role an id has."""
+    """Workers by instance id. Discovery says which role an id has; `deflect` is the decode workers' endpoint for prefills."""
 
-    def __init__(self, prefill: Client, decode: Client, prefill_kv: Client, decode_kv: Client, kv_timeout_s: float) -> None:
-        self._prefill, self._decode = prefill, decode
+    def __init__(
+        self, prefill: Client, decode: Client, deflect: Client, prefill_kv: Client, decode_kv: Client, kv_timeout_s: float
+    ) -> None:
+        self._prefill, self._decode, self._deflect = prefill, decode, deflect
         self._kv = (decode_kv, prefill_kv)
         self._kv_timeout_s = kv_timeout_s
 
     async def prefill(self, worker: int, request: PrefillRequest, leg: Leg) -> PrefillResult:
-        """See Workers."""
+        """See Workers. Decode workers serve the prefills of others at an endpoint of their own."""
+        client = self._prefill if worker in self._prefill.instance_ids() else self._deflect
         with _mapped(worker):
-            async for raw in await self._prefill.direct(encode(request), worker, annotated=False, context=leg):
+            async for raw in await client.direct(encode(request), worker, annotated=False, context=leg):
                 return decode(PrefillResult, raw)
         raise WorkerError(f"worker {worker} ended prefill {request.id} without a result")
 

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from ampd.config import Graph
+from ampd.coordinator.binder import Binder
 from ampd.coordinator.closing import Closing
 from ampd.coordinator.counters import Counters
 from ampd.coordinator.explain import decided, log_decision, log_end, measured, usage
@@ -21,9 +22,9 @@ from ampd.coordinator.quarantine import Quarantine
 from ampd.coordinator.request import read_request
 from ampd.coordinator.round import Phase, Round
 from ampd.coordinator.workers import Caller, Workers
-from ampd.errors import RequestError, RoundCancelled, StateError, WorkerError, WorkerGone
+from ampd.errors import RequestError, RoundCancelled, WorkerError, WorkerGone
 from ampd.messages import DecodeChunk
-from ampd.policy.routing import RoutingSettings, route
+from ampd.policy.registry import make_policy
 from ampd.policy.types import CostModel, Decision, Path, Reason
 from ampd.policy.types import Round as Placement
 from ampd.state.base import QueueEntry, StateStore
@@ -46,14 +47,15 @@ class Coordinator:
     ) -> None:
         self._graph, self._store, self._cost, self._clock, self._wall = graph, store, cost, clock, wall
         self._rng = rng or Random()
-        self._routing = RoutingSettings(graph.policy.alpha, graph.policy.beta)
+        self._policy = make_policy(graph.policy, prefill_chunk=_prefill_chunk(graph))
         self._keys = SessionKeys(graph.name, graph.sessions.key_sources, graph.sessions.derive)
         self._quarantine = Quarantine(graph.state.stale_after_s, clock)
-        self._opening = Opening(store, self._quarantine, graph.model.block_size, wall)
+        binder = Binder(store, graph.policy, cost)
+        self._opening = Opening(store, self._quarantine, binder, graph.model.block_size, wall)
         self._closing = Closing(store, workers, graph.model.block_size, graph.transport.read_grace_s)
-        self._legs = Legs(workers, self._closing, graph.targets.ttft_s, graph.coordinator.round_timeout_s, clock)
-        self.counters = Counters()
+        self._legs = Legs(workers, self._closing, graph.coordinator.round_timeout_s, clock)
         self._running = 0
+        self.counters = Counters(cost, clock, lambda: self._running)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -64,9 +66,10 @@ class Coordinator:
         progress), RoundCancelled (the caller went away). Whatever happens, no handle and no queued task is left behind.
         """
         arrived_at = self._clock()
-        ask = read_request(raw, self._graph.model.max_model_len)
+        ask = read_request(raw, self._graph.model.max_model_len, self._graph.targets, caller.metadata())
         key = self._keys.find(raw, ask.token_ids, ask.cache_salt)
         round = await self._opening.open(ask, key, arrived_at)
+        self.counters.opened(round)
         outcome, error = "abandoned", ""
         self._running += 1
         self._idle.clear()
@@ -141,22 +144,27 @@ class Coordinator:
         return await self._decide(round)
 
     async def _decide(self, round: Round) -> Decision:
+        ask = round.ask
         placement = Placement(
             round.session,
             round.number,
             round.bound.id,
             round.history.l_hist,
             round.l_incr,
-            self._graph.targets.ttft_s,
-            self._graph.targets.itl_s,
+            ask.ttft_target_s,
+            ask.itl_target_s,
+            round.held,
+            ask.priority,
         )
-        decision = route(
-            placement, round.view, self._cost, self._routing, self._rng, self._forced(round.number), self._local_reason(round)
+        began = self._clock()
+        decision = self._policy.route(
+            placement, round.view, self._cost, self._rng, self._forced(round.number), self._local_reason(round)
         )
+        took_s = self._clock() - began
         round.decision = decision
         log_decision(round)
-        self.counters.decided(round)
-        await self._enqueue(round, decision)
+        self.counters.decided(round, took_s)
+        self._enqueue(round, decision)
         return decision
 
     def _forced(self, number: int) -> Path | None:
@@ -168,7 +176,8 @@ class Coordinator:
             return "engine_needs_local"
         return "prefill_failed" if round.prefill_failed is not None else None
 
-    async def _enqueue(self, round: Round, decision: Decision) -> None:
+    def _enqueue(self, round: Round, decision: Decision) -> None:
+        """Show the task in its worker's queue. Nothing waits for it: the task itself goes straight to the worker."""
         entry = QueueEntry(
             round.leg,
             round.session,
@@ -176,14 +185,12 @@ class Coordinator:
             round.history.l_hist,
             round.l_incr,
             decision.estimate_s,
-            self._graph.targets.ttft_s,
+            round.ask.ttft_target_s,
             self._wall(),
+            priority=round.ask.priority,
         )
         round.queued_on = decision.worker
-        try:
-            await self._store.enqueue(decision.worker, entry)
-        except StateError as e:
-            log.warning("task %s is not shown in the queue of %d: %s", round.leg, decision.worker, e)
+        self._store.enqueue_soon(decision.worker, entry)
 
     async def _replay(self, round: Round, error: WorkerGone) -> None:
         """After the bound decode worker has gone: bind anew and start over. Raises the error when tokens have left, or twice."""
@@ -212,3 +219,8 @@ class Coordinator:
         if round.ask.wants_data:
             output["engine_data"] = {**(output.get("engine_data") or {}), "ampd": {**decided(round), **measured(round)}}
         return output
+
+
+def _prefill_chunk(graph: Graph) -> int:
+    """Tokens of prefill in one step of a decode worker; the smallest, should they differ."""
+    return min(worker.prefill_chunk for worker in graph.workers if worker.role == "decode")

@@ -37,6 +37,7 @@ def decided(round: Round) -> dict[str, Any]:
     """Inputs and outcome of the routing decision. Sizes in tokens, estimates in seconds by candidate."""
     decision = round.decision
     remote = decision is not None and decision.path == "remote"
+    moved = round.rebinding
     return {
         "path": decision and decision.path,
         "reason": decision and decision.reason,
@@ -45,13 +46,20 @@ def decided(round: Round) -> dict[str, Any]:
         "parent": round.key and round.key.parent,
         "derived": bool(round.key and round.key.derived),
         "round": round.number,
+        "ttft_target_s": round.ask.ttft_target_s,
+        "itl_target_s": round.ask.itl_target_s,
+        "priority": round.ask.priority,
+        "deflected": remote and any(w.id == decision.worker for w in round.view.decode) if decision else False,
         "prefill_worker": decision.worker if decision and remote else None,
         "decode_worker": round.bound.id,
         "prompt_tokens": len(round.ask.token_ids),
         "l_hist": round.history.l_hist,
         "l_incr": round.l_incr,
         "rewritten": round.history.rewritten,
+        "held": round.held.get(decision.worker, 0) if decision and remote else 0,
         "rebound": round.rebound,
+        "rebind_cost_s": moved and moved.cost_s,
+        "rebind_gain_s": moved and moved.gain_s,
         "prefill_failed": round.prefill_failed,
         "degraded": round.degraded,
     }

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
+from ampd.coordinator import watch
 from ampd.coordinator.closing import Closing
 from ampd.coordinator.round import Phase, Round
+from ampd.coordinator.watch import Watch
 from ampd.coordinator.workers import Caller, Leg, Workers
 from ampd.errors import RequestError, RoundCancelled, WorkerError
 from ampd.messages import DecodeChunk, DecodeRequest, Handle, KvRequest, PrefillRequest
 from ampd.policy.types import Decision
 
 log = logging.getLogger(__name__)
-
-# How long a round that was told to finish may take: one engine step and its last chunk.
-_FINISH_S = 10.0
 
 
 class Legs:
@@ -27,12 +25,11 @@ class Legs:
         self,
         workers: Workers,
         closing: Closing,
-        ttft_target_s: float,
         timeout_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._workers, self._closing, self._clock = workers, closing, clock
-        self._ttft_target_s, self._timeout_s = ttft_target_s, timeout_s
+        self._watch = Watch(timeout_s, clock)
 
     async def prefill(self, round: Round, decision: Decision, caller: Caller) -> None:
         """The remote prefill; leaves its result in the round. Raises RoundCancelled, WorkerError, TimeoutError."""
@@ -47,15 +44,16 @@ class Legs:
             history=history,
             estimate_s=decision.estimate_s,
             elapsed_s=self._clock() - round.arrived_at,
-            ttft_target_s=self._ttft_target_s,
+            ttft_target_s=round.ask.ttft_target_s,
+            priority=round.ask.priority,
             cache_salt=round.ask.cache_salt,
             trace=caller.trace(),
         )
-        async with _call(caller, round.leg) as leg, asyncio.timeout(self._timeout_s):
+        with self._watch.call(caller, round.leg) as call:
             round.awaiting = decision.worker
             if history is not None:
                 round.custody.lend_to_prefill()
-            round.prefilled = await self._workers.prefill(decision.worker, request, leg)
+            round.prefilled = await self._workers.prefill(decision.worker, request, call.leg)
         round.awaiting = None
         round.custody.prefilled = round.prefilled.handle
         round.queued_on = None  # the worker has taken the task off its queue
@@ -67,20 +65,21 @@ class Legs:
         """
         round.phase = Phase.STARTING
         request = self._decode_request(round, decision, caller)
-        async with _call(caller, round.leg, lambda: self._finish(round)) as leg:
+        with self._watch.call(caller, round.leg, lambda: self._finish(round)) as call:
             round.awaiting = round.bound.id
             round.custody.lend_to_decode(decision.path)
-            chunks = aiter(self._workers.decode(round.bound.id, request, leg))
+            chunks = aiter(self._workers.decode(round.bound.id, request, call.leg))
             try:
-                while (chunk := await self._next(chunks)) is not None:
+                while (chunk := await anext(chunks, None)) is not None:
                     if chunk.refused is not None:
                         raise RequestError(chunk.refused)
                     self._note(round, chunk)
                     yield chunk
+                    call.waiting()
             except GeneratorExit:
                 if not round.can_finish:
                     raise
-                round.rest = self._rest(round, chunks, leg)  # which may await; the leg is its own to stop
+                round.rest = self._rest(round, chunks, call.leg)  # which may await; the leg is its own to stop
                 return
             if round.stats is None:
                 raise WorkerError(f"decode worker {round.bound.id} ended round {round.id} without its last chunk")
@@ -101,7 +100,7 @@ class Legs:
         """Read what is left of a round that nobody pulls any more, and close it with the handle that its last chunk carries."""
         handle: Handle | None = None
         try:
-            async with asyncio.timeout(_FINISH_S):
+            async with asyncio.timeout(watch.FINISH_S):
                 told = await self._finish(round)
                 while told and round.stats is None and (chunk := await anext(chunks, None)) is not None:
                     self._note(round, chunk)
@@ -128,13 +127,11 @@ class Legs:
             prefill_worker=decision.worker,
             estimate_s=decision.estimate_s,
             elapsed_s=self._clock() - round.arrived_at,
-            ttft_target_s=self._ttft_target_s,
+            ttft_target_s=round.ask.ttft_target_s,
+            itl_target_s=round.ask.itl_target_s,
+            priority=round.ask.priority,
             trace=caller.trace(),
         )
-
-    async def _next(self, chunks: AsyncIterator[DecodeChunk]) -> DecodeChunk | None:
-        async with asyncio.timeout(self._timeout_s):
-            return await anext(chunks, None)
 
     def _note(self, round: Round, chunk: DecodeChunk) -> None:
         if chunk.stats is not None:
@@ -148,34 +145,3 @@ class Legs:
             round.queued_on = None
             if (read := round.custody.first_token()) is not None:
                 self._closing.release([read])
-
-
-@asynccontextmanager
-async def _call(caller: Caller, id: str, finish: Callable[[], Awaitable[bool]] | None = None) -> AsyncIterator[Leg]:
-    """A leg that is stopped when its caller goes away or its use fails. Raises RoundCancelled when the caller is gone.
-
-    `finish` has the worker end it soon, or says that it cannot; the leg is then stopped only if it does not end.
-    """
-    if caller.gone():
-        raise RoundCancelled(id)
-    leg = caller.leg(id)
-
-    async def watch() -> None:
-        await caller.wait_gone()
-        if finish is not None and await finish():
-            await asyncio.sleep(_FINISH_S)
-        leg.stop_generating()
-
-    watcher = asyncio.create_task(watch())
-    ended = False
-    try:
-        yield leg
-        ended = True
-    except (WorkerError, TimeoutError) as e:
-        if caller.gone():
-            raise RoundCancelled(id) from e
-        raise
-    finally:
-        watcher.cancel()
-        if not ended:
-            leg.stop_generating()

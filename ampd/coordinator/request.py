@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ampd.config import Targets
+from ampd.coordinator.targets import find_target
 from ampd.errors import RequestError
 
 # Output promised to a round that names no bound of its own, when room is counted for a new session; tokens.
@@ -18,7 +20,8 @@ class Ask:
 
     `raw` is the preprocessed request as the frontend sent it, for the decode worker; only the token ids are taken out, since
     they travel beside it. `output_room` is the output
-    that binding makes room for. `local_only`: the engine can only serve it where it decodes.
+    that binding makes room for. `local_only`: the engine can only serve it where it decodes. `priority`: higher is more urgent.
+    `trigger` is Dynamo's guess of what led to the request, "user_message" or "tool_result".
     """
 
     raw: dict[str, Any]
@@ -29,6 +32,10 @@ class Ask:
     final: bool
     cache_salt: str | None
     wants_data: bool
+    ttft_target_s: float
+    itl_target_s: float
+    priority: int
+    trigger: str | None
 
     @property
     def room(self) -> int:
@@ -36,12 +43,14 @@ class Ask:
         return len(self.token_ids) + self.choices * self.output_room
 
 
-def read_request(raw: Mapping[str, Any], max_model_len: int) -> Ask:
-    """Check a request against the model. Raises RequestError saying what to change."""
+def read_request(raw: Mapping[str, Any], max_model_len: int, targets: Targets, metadata: Mapping[str, str]) -> Ask:
+    """Check a request against the model; `targets` are the graph's. Raises RequestError saying what to change."""
     token_ids = _token_ids(raw)
     stop = _section(raw, "stop_conditions")
     sampling = _section(raw, "sampling_options")
     routing = _section(raw, "routing")
+    agent = _section(raw, "agent_context")
+    annotations = raw.get("annotations") or ()
     room = max_model_len - len(token_ids)
     if room < 1:
         raise RequestError(
@@ -56,9 +65,13 @@ def read_request(raw: Mapping[str, Any], max_model_len: int) -> Ask:
         choices=choices,
         output_room=min(int(expected), room),
         local_only=choices > 1 or _section(raw, "output_options").get("prompt_logprobs") is not None,
-        final=bool(_section(raw, "agent_context").get("session_final")),
+        final=bool(agent.get("session_final")),
         cache_salt=routing.get("cache_salt") or None,
         wants_data="engine_data" in _extra_fields(raw),
+        ttft_target_s=find_target("ttft", metadata, annotations, targets.ttft_s),
+        itl_target_s=find_target("tpot", metadata, annotations, targets.itl_s),
+        priority=int(routing.get("priority") or 0),
+        trigger=agent.get("input_trigger"),
     )
 
 

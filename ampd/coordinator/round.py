@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 from ampd.coordinator.custody import Custody
 from ampd.coordinator.keys import SessionKey
 from ampd.coordinator.request import Ask
+from ampd.ledger import Match
 from ampd.messages import PrefillResult, RoundStats
+from ampd.policy.binding import Rebinding
 from ampd.policy.types import ClusterView, Decision, WorkerView
 from ampd.state.base import SessionRow
 
@@ -46,6 +48,7 @@ class History:
     matched: int = 0
     l_hist: int = 0
     rewritten: bool = False
+    match: Match | None = None  # from which the ledger grows
 
 
 @dataclass(slots=True)
@@ -63,8 +66,11 @@ class Round:
     bound: WorkerView
     history: History
     custody: Custody
+    held: Mapping[int, int] = field(default_factory=dict)  # tokens of the prompt in other workers' prefix caches, by worker
     degraded: bool = False
+    read_s: float = 0.0  # of opening it in the store
     rebound: str | None = None  # why the session left its former decode worker in this round
+    rebinding: Rebinding | None = None  # what leaving a live worker costs and saves
     replayed: bool = False  # its decode worker died before the first token
     phase: Phase = Phase.OPENED
     decision: Decision | None = None

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,15 @@ from ampd.config import Graph
 from ampd.coordinator.cluster import DynamoWorkers
 from ampd.coordinator.coordinator import Coordinator
 from ampd.coordinator.workers import Leg
-from ampd.errors import AmpdError, RequestError, RoundCancelled, SetupError
+from ampd.cost_model.scaled import ScaledCostModel
+from ampd.errors import AmpdError, RequestError, RoundCancelled, SetupError, StateError
 from ampd.policy.types import CostModel
+from ampd.state.base import StateStore
 from ampd.state.factory import open_store
 
 log = logging.getLogger(__name__)
+
+_COUNT_S = 15.0  # between two counts of the bound sessions
 
 
 class DynamoCaller:
@@ -38,9 +42,9 @@ class DynamoCaller:
         """See Caller."""
         return bool(self._context.is_stopped() or self._context.is_killed())
 
-    async def wait_gone(self) -> None:
+    def metadata(self) -> Mapping[str, str]:
         """See Caller."""
-        await self._context.async_killed_or_stopped()
+        return self._context.metadata  # type: ignore[no-any-return]
 
     def leg(self, id: str) -> Leg:
         """See Caller. Detached, so that stopping a leg is this process's own decision."""
@@ -99,6 +103,8 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
         # Dynamo hands out a future, not a coroutine.
         serving = asyncio.ensure_future(endpoint.serve_endpoint(Handler(coordinator).generate))
         ready()
+        counting = asyncio.create_task(_count_bindings(coordinator, store))
+        stack.callback(counting.cancel)
         log.info("serving model %s for graph %s", graph.model.served_name, graph.name)
         await _until(stop, serving)
         await _leave(coordinator, endpoint, graph.drain_s)
@@ -120,6 +126,7 @@ async def _workers(runtime: DistributedRuntime, graph: Graph, namespace: str) ->
     return DynamoWorkers(
         await client("prefill", "generate"),
         await client("decode", "generate"),
+        await client("decode", "prefill"),
         await client("prefill", "kv"),
         await client("decode", "kv"),
         graph.transport.claim_timeout_s,
@@ -161,7 +168,18 @@ def _cost_model(graph: Graph) -> CostModel:
     profile = cost_model.load_profile(graph.profile)
     for group in graph.workers:
         profile.check(model=graph.model.served_name, theta=group.tensor_parallel, block_size=graph.model.block_size)
-    return profile.cost_model()
+    speed = graph.workers[0].sim.speed if graph.workers[0].engine == "sim" else 1.0
+    return ScaledCostModel(profile.cost_model(), speed) if speed != 1.0 else profile.cost_model()
+
+
+async def _count_bindings(coordinator: Coordinator, store: StateStore) -> None:
+    """Keep the number of bound sessions up to date for the metrics, until cancelled."""
+    while True:
+        try:
+            coordinator.counters.bindings.set(await store.sessions())
+        except StateError as e:
+            log.warning("bound sessions not counted: %s", e)
+        await asyncio.sleep(_COUNT_S)
 
 
 async def _until(stop: asyncio.Event, serving: asyncio.Task[None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
 from ampd.messages import DecodeChunk, DecodeRequest, KvReply, KvRequest, PrefillRequest, PrefillResult
@@ -19,10 +19,10 @@ class Caller(Protocol):
     """Who waits for a round's answer."""
 
     def gone(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether nobody waits any more. Asked often."""
 
-    async def wait_gone(self) -> None:
-        """Return once nobody waits any more."""
+    def metadata(self) -> Mapping[str, str]:
+        """What the frontend hands on of the request's headers."""
 
     def leg(self, id: str) -> Leg:
         """A call to a worker on behalf of the caller, in the same trace, stopped by us alone."""
@@ -35,7 +35,7 @@ class Workers(Protocol):
     """All workers, by instance id. Calls raise WorkerGone when the worker is not there (any more), WorkerError when it fails."""
 
     async def prefill(self, worker: int, request: PrefillRequest, leg: Leg) -> PrefillResult:
-        """A remote prefill."""
+        """A remote prefill, on a prefill worker or on a decode worker (deflected)."""
 
     def decode(self, worker: int, request: DecodeRequest, leg: Leg) -> AsyncIterator[DecodeChunk]:
         """A round's decoding. The stream just ends when the leg is stopped."""

@@ -18,8 +18,9 @@ class SimLeg:
 class SimCaller:
     """A client that can hang up."""
 
-    def __init__(self) -> None:
+    def __init__(self, metadata: dict[str, str] | None = None) -> None:
         self._gone = asyncio.Event()
+        self._metadata = metadata or {}
         self.legs: list[SimLeg] = []
 
     def hang_up(self) -> None:
@@ -28,8 +29,8 @@ class SimCaller:
     def gone(self) -> bool:
         return self._gone.is_set()
 
-    async def wait_gone(self) -> None:
-        await self._gone.wait()
+    def metadata(self) -> dict[str, str]:
+        return self._metadata
 
     def leg(self, id: str) -> SimLeg:
         self.legs.append(SimLeg())

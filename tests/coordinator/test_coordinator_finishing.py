@@ -11,7 +11,7 @@ from sim_caller import SimCaller
 from sim_cluster import SimCluster
 from sim_model import answer_to, make_graph
 
-from ampd.coordinator import legs
+from ampd.coordinator import watch
 from ampd.errors import RoundCancelled, WorkerError
 from ampd.state.base import StateStore
 
@@ -118,7 +118,7 @@ async def test_a_worker_that_cannot_be_told_to_finish_is_stopped(
 async def test_a_worker_that_does_not_finish_in_time_is_stopped(
     cluster: SimCluster, store: StateStore, dropped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(legs, "_FINISH_S", 0.05)
+    monkeypatch.setattr(watch, "FINISH_S", 0.05)
     driver = Driver(cluster, store, make_graph(policy={"force": ["local", "remote", "remote", "local"]}))
     tokens = await begun(driver)
     for worker in holders(cluster, "decode"):

@@ -1,0 +1,38 @@
+"""What the prefill workers' own caches are believed to hold of a session.
+
+A prefill leaves its prompt in the worker's prefix cache. Each worker's `kv_written` counts the tokens that it has written there
+since, so it is the clock by which the cache forgets: once a whole pool (less what is pinned) has been written over, nothing is
+left. A wrong guess costs time only: the worker reads or computes what it does not find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from ampd.messages import PrefillResult
+from ampd.policy.types import ClusterView
+from ampd.state.base import Held
+
+_MOST = 4  # workers remembered for a session
+_NOTHING: Mapping[int, int] = {}
+
+
+def still_held(held: Sequence[Held], matched: int, view: ClusterView) -> Mapping[int, int]:
+    """Leading tokens of the prompt that each worker still holds, by worker id; `matched` of the prompt are the session's."""
+    if not held or not matched:
+        return _NOTHING
+    known = {h.worker: h for h in held}
+    found = {}
+    for worker in chain(view.prefill, view.decode):
+        h = known.get(worker.id)
+        if h is not None and h.epoch == worker.epoch and worker.kv_written - h.written < worker.kv_total - worker.kv_pinned:
+            found[worker.id] = min(h.tokens, matched)
+    return found
+
+
+def after_prefill(held: Sequence[Held], result: PrefillResult, tokens: int) -> tuple[Held, ...]:
+    """What is held once a prefill of `tokens` tokens has left its prompt on the worker that did it; the latest first."""
+    worker = result.handle.worker
+    fresh = Held(worker, result.handle.epoch, tokens, result.kv_written)
+    return (fresh, *(h for h in held if h.worker != worker))[:_MOST]
