@@ -10,7 +10,7 @@ import pytest
 from graphs import make_graph
 
 from ampd.launch.child import LINGER_S
-from ampd.launch.plan import GRACE_S, Layout, base_url, components, plan, private_discovery
+from ampd.launch.plan import GRACE_S, Layout, base_url, components, plan, private_discovery, processes
 
 RUN = Path("/run-dir")
 
@@ -94,3 +94,14 @@ def test_processes_of_our_own_have_a_metrics_port_each() -> None:
         "frontend": (None, None),
         "coordinator-0": (21003, "21003"),
     }
+
+
+def test_simulated_workers_share_processes() -> None:
+    sims = {"engine": "sim", "sim": {"per_process": 3}}
+    groups = [{"name": "pre", "role": "prefill", "replicas": 7, **sims}, {"name": "dec", "role": "decode", "replicas": 2, **sims}]
+    graph = make_graph(Path("/m"), groups)
+    specs = {spec.name: spec.argv for spec in plan(graph, layout(4)) if spec.kind == "worker"}
+    assert list(specs) == ["pre-0", "pre-3", "pre-6", "dec-0"]
+    assert [option(specs[name], "--count") for name in ("pre-0", "pre-3", "dec-0")] == ["3", "3", "2"]
+    assert "--count" not in specs["pre-6"]
+    assert [len(replicas) for replicas in processes(graph.workers[0])] == [3, 3, 1]
