@@ -73,6 +73,7 @@ class Opened:
     ledger: bytes
     view: ClusterView
     degraded: bool = False
+    bindings: Sequence[tuple[str, SessionRow]] = ()
     unsure: bool = False
 
 

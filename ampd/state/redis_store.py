@@ -17,7 +17,17 @@ from ampd.policy.types import ClusterView
 from ampd.state.base import SCHEMA, Opened, QueueEntry, Sample, SessionRow, WorkerRow
 from ampd.state.client import Call, RedisClient, Use
 from ampd.state.live_view import LiveView
-from ampd.state.session_fields import pack, pack_handle, pack_held, read_bound, read_session, tail_of, unpack_handle
+from ampd.state.session_fields import (
+    pack,
+    pack_handle,
+    pack_held,
+    read_binding,
+    read_bound,
+    read_session,
+    stream_id,
+    tail_of,
+    unpack_handle,
+)
 from ampd.state.settings import StoreSettings
 
 log = logging.getLogger(__name__)
@@ -34,7 +44,8 @@ class RedisStore:
         self._client = RedisClient(url, password, self._settings.deadline_s, self._settings.max_pending)
         self._graph = graph
         self._prefix = f"{{ampd:{graph}}}"
-        self._load, self._changes = f"{self._prefix}:load", f"{self._prefix}:changes"
+        self._load, self._changes, self._bindings = (f"{self._prefix}:{name}" for name in ("load", "changes", "bindings"))
+        self._last_binding = b"0-0"
         self._live = LiveView(self._settings.stale_after_s, self._settings.reap_after_s)
         self._idle_ms = max(1, round(self._settings.idle_ttl_s * 1000))
         self._incarnation: str | None = None
@@ -91,14 +102,16 @@ class RedisStore:
         return bool(await self._client.run(Use.REPORT, "remove_worker", keys, (worker, silent_s)))
 
     async def open_round(self, session: str, known: bytes = b"") -> Opened:
-        keys, live = (self._load, self._changes, self._session_key(session)), self._live
-        args = (live.generation, live.seq, self._idle_ms, tail_of(known))
+        keys, live = (self._load, self._changes, self._session_key(session), self._bindings), self._live
+        args = (live.generation, live.seq, self._idle_ms, tail_of(known), self._last_binding)
         late = partial(self._give_back, session)
-        values, ledger, load = await self._client.run(Use.DECISION, "open_round", keys, args, late)
+        values, ledger, load, bindings = await self._client.run(Use.DECISION, "open_round", keys, args, late)
         view, row = self._take(load), read_session(values)
+        if bindings:
+            self._last_binding = max(self._last_binding, bindings[-1][0], key=stream_id)
         if row is None or values[-1] is None:
-            return Opened(row, b"", view)
-        return Opened(row, known if ledger is None else ledger, view)
+            known = ledger = b""
+        return Opened(row, known if ledger is None else ledger, view, bindings=[read_binding(fields) for _, fields in bindings])
 
     def _give_back(self, session: str, reply: Sequence[Any]) -> None:
         """An opening that nobody waited for took the handle: put it back."""
@@ -112,8 +125,8 @@ class RedisStore:
     async def bind(
         self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None, version: int = 0
     ) -> SessionRow:
-        keys = (self._load, self._changes, self._session_key(session))
-        args = (worker, epoch, tokens, replace or "", self._idle_ms, version)
+        keys = (self._load, self._changes, self._session_key(session), self._bindings)
+        args = (worker, epoch, tokens, replace or "", self._idle_ms, version, session)
         return read_bound(await self._client.run(Use.CHANGE, "bind", keys, args))
 
     async def restore(self, session: str, row: SessionRow, ledger: bytes, closed: int) -> SessionRow:

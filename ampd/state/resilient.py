@@ -2,8 +2,9 @@
 
 A call that misses its deadline, or comes while the store is away, is served from the last view and from this process's own copies
 of its sessions, and counted. The store is tried again in the background; when it answers, what changed meanwhile is written back,
-or everything if it came back empty, and the first writer wins. Copies are safe to use: the worker that owns a handle refuses a
-second use of it.
+or everything if it came back empty, and the first writer wins. New sessions are bound meanwhile by a rule that all processes
+share, and the others' earlier bindings are known from `Opened.bindings`, so that two processes that cannot talk still agree. Copies
+are safe to use: the worker that owns a handle refuses a second use of it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
 from typing import TypeVar
 
 from msgspec.structs import replace as changed
@@ -23,12 +25,12 @@ from ampd.policy.types import ClusterView, WorkerView
 from ampd.state.base import Opened, QueueEntry, Sample, SessionRow, StateStore, WorkerRow
 from ampd.state.session_table import SessionTable
 from ampd.state.settings import StoreSettings
+from ampd.state.write_back import WriteBack
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 1.0
-_JOURNAL = 10_000
 _MISSES = 3  # deadlines missed in a row, after which the store counts as away
 
 
@@ -49,9 +51,7 @@ class ResilientStore:
         self._complete_at = float("-inf")  # when every live worker has had time for a heartbeat
         self._promised: Counter[int] = Counter()
         self._copies = SessionTable(settings.idle_ttl_s, time.time)
-        self._unwritten: set[str] = set()  # sessions changed while the store was away
-        self._rows: dict[int, WorkerRow] = {}
-        self._dequeued: deque[tuple[int, str, Sequence[str]]] = deque(maxlen=_JOURNAL)
+        self._back = WriteBack(self._copies)
         self._misses = 0
         self._recovery: asyncio.Task[None] | None = None
 
@@ -65,21 +65,22 @@ class ResilientStore:
         await self._inner.close()
 
     async def put_worker(self, row: WorkerRow) -> None:
-        self._rows[row.id] = row
+        self._back.rows[row.id] = row
         await self._try(lambda: self._inner.put_worker(row), lambda: None)
 
     async def report(
         self, row: WorkerRow, departures: Sequence[tuple[str, Sequence[str]]] = (), samples: Sequence[Sample] = ()
     ) -> None:
-        self._rows[row.id] = row
+        self._back.rows[row.id] = row
 
         def here() -> None:
-            self._dequeued.extend((row.id, task, postponed) for task, postponed in departures)
+            for task, postponed in departures:
+                self._back.departed(row.id, task, postponed)
 
         await self._try(lambda: self._inner.report(row, departures, samples), here)
 
     async def remove_worker(self, worker: int) -> None:
-        self._rows.pop(worker, None)
+        self._back.rows.pop(worker, None)
         await self._try(lambda: self._inner.remove_worker(worker), lambda: None)
 
     async def view(self) -> ClusterView:
@@ -93,6 +94,8 @@ class ResilientStore:
             copy = self._copies.get(session)
             opened = await self._inner.open_round(session, known if copy is None else copy.ledger)
             view = await self._accept(opened.view)
+            for other, row in opened.bindings:
+                self._copies.learn(other, row)
             if opened.session is not None:
                 self._copies.adopt(session, changed(opened.session, handle=None), opened.ledger)
             elif self._copies.get(session) is not None:
@@ -101,7 +104,7 @@ class ResilientStore:
             return Opened(opened.session, opened.ledger, view)
 
         def here() -> Opened:
-            self._unwritten.add(session)
+            self._back.sessions.add(session)
             row, ledger = self._copies.open(session)
             return Opened(row, ledger, self._last_view(), degraded=True)
 
@@ -116,9 +119,14 @@ class ResilientStore:
             return row
 
         def here() -> SessionRow:
-            self._unwritten.add(session)
-            self._promised[worker] += tokens
-            return self._copies.bind(session, worker, epoch, replace, version)[0]
+            self._back.sessions.add(session)
+            chosen, its_epoch = worker, epoch
+            if self.away and replace is None and (agreed := self._agreed(session, tokens)) is not None:
+                chosen, its_epoch = agreed.id, agreed.epoch
+            row, new = self._copies.bind(session, chosen, its_epoch, replace, version)
+            if new:
+                self._promised[chosen] += tokens
+            return row
 
         return await self._try(below, here)
 
@@ -127,7 +135,7 @@ class ResilientStore:
             return await self._inner.restore(session, row, ledger, closed)
 
         def here() -> SessionRow:
-            self._unwritten.add(session)
+            self._back.sessions.add(session)
             return self._copies.restore(session, row, ledger, closed)
 
         return await self._try(below, here)
@@ -140,7 +148,7 @@ class ResilientStore:
             return unused
 
         def here() -> Handle | None:
-            self._unwritten.add(session)
+            self._back.sessions.add(session)
             return self._copies.close(session, row, ledger)
 
         return await self._try(below, here)
@@ -152,7 +160,7 @@ class ResilientStore:
             return row
 
         def here() -> SessionRow | None:
-            self._unwritten.add(session)
+            self._back.sessions.add(session)
             return self._copies.end(session)
 
         return await self._try(below, here)
@@ -167,9 +175,7 @@ class ResilientStore:
             self._inner.enqueue_soon(worker, entry)
 
     async def dequeue(self, worker: int, task: str, postponed: Sequence[str] = ()) -> None:
-        await self._try(
-            lambda: self._inner.dequeue(worker, task, postponed), lambda: self._dequeued.append((worker, task, postponed))
-        )
+        await self._try(lambda: self._inner.dequeue(worker, task, postponed), lambda: self._back.departed(worker, task, postponed))
 
     async def queue(self, worker: int) -> list[QueueEntry]:
         return await self._try(lambda: self._inner.queue(worker), list)
@@ -226,7 +232,7 @@ class ResilientStore:
         except SetupError as e:
             raise StateError(str(e)) from e
         if lost:
-            self._unwritten.update(self._copies.keys())
+            self._back.sessions.update(self._copies.keys())
         return lost
 
     async def _recover(self, since: float, degraded: int) -> None:
@@ -237,7 +243,7 @@ class ResilientStore:
             wait_s = min(2 * wait_s, _LAST_RETRY_S)
             try:
                 await self._reconnect()
-                await self._write_back()
+                await self._back.run(self._inner)
                 break
             except StateError:
                 continue
@@ -248,29 +254,10 @@ class ResilientStore:
             served = self.degraded - degraded
             log.warning("state store back after %.1f s; %d calls were served without it", self._clock() - since, served)
 
-    async def _write_back(self) -> None:
-        for row in list(self._rows.values()):
-            await self._inner.put_worker(row)
-        while self._dequeued:
-            await self._inner.dequeue(*self._dequeued[0])
-            self._dequeued.popleft()
-        while self._unwritten:
-            await self._write_back_session(next(iter(self._unwritten)))
-
-    async def _write_back_session(self, session: str) -> None:
-        self._unwritten.discard(session)
-        known = self._copies.get(session)
-        try:
-            if known is None:
-                await self._inner.end_session(session)
-                return
-            row = known.row
-            stands = await self._inner.restore(session, row, known.ledger, known.closed)
-        except StateError:
-            self._unwritten.add(session)
-            raise
-        if stands.epoch != row.epoch:
-            self._copies.adopt(session, stands, b"")
+    def _agreed(self, session: str, tokens: int) -> WorkerView | None:
+        """The decode worker that every process would choose for a new session with nobody to ask (rendezvous hashing)."""
+        able = [w for w in self._view.decode if not w.draining and w.kv_total >= tokens]
+        return max(able, key=lambda w: sha256(f"{session} {w.id} {w.epoch}".encode()).digest(), default=None)
 
 
 def _union(fresh: Sequence[WorkerView], last: Sequence[WorkerView]) -> list[WorkerView]:

@@ -53,3 +53,15 @@ def read_bound(values: Sequence[Any]) -> SessionRow:
     row = read_session(values)
     assert row is not None
     return row
+
+
+def read_binding(fields: Sequence[bytes]) -> tuple[str, SessionRow]:
+    """An entry of the stream of bindings: s, w, e and v by name."""
+    _, session, _, worker, _, epoch, _, version = fields
+    return session.decode(), SessionRow(worker=int(worker), epoch=epoch.decode(), version=int(version))
+
+
+def stream_id(text: bytes) -> tuple[int, int]:
+    """A stream's entry id, by which entries are ordered."""
+    milliseconds, _, number = text.partition(b"-")
+    return int(milliseconds), int(number)

@@ -122,6 +122,12 @@ class SessionTable:
         known.row = row
         self._use(session, known)
 
+    def learn(self, session: str, row: SessionRow) -> None:
+        """Another process bound a session: remember where, unless more is known."""
+        known = self.get(session)
+        if known is None or (known.row.epoch != row.epoch and known.row.version < row.version):
+            self.adopt(session, row, b"")
+
     def _use(self, session: str, known: StoredSession) -> None:
         self._sessions.pop(session, None)
         known.expires_at = self._clock() + self._idle_ttl_s

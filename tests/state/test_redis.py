@@ -142,11 +142,12 @@ async def test_every_key_has_the_graphs_tag_and_sessions_end(connect: Connect, a
         await store.enqueue(BIG, entry("a"))
         await a_session_with_a_handle(store)
         keys = set(admin.keys("*")) - before
-        assert keys == {f"{{ampd:tagged}}:{k}" for k in ("schema", "load", "changes", f"queue:{BIG}", "session:s")}
+        assert keys == {f"{{ampd:tagged}}:{k}" for k in ("schema", "load", "changes", "bindings", f"queue:{BIG}", "session:s")}
         assert 50_000 < admin.pttl("{ampd:tagged}:session:s") <= 60_000
         await store.end_session("s")
         await store.remove_worker(BIG)
-        assert set(admin.keys("*")) - before == {"{ampd:tagged}:schema"}
+        assert set(admin.keys("*")) - before == {"{ampd:tagged}:schema", "{ampd:tagged}:bindings"}
+        assert 50_000 < admin.pttl("{ampd:tagged}:bindings") <= 60_000
 
 
 async def test_two_graphs_share_nothing(connect: Connect) -> None:

@@ -1,4 +1,5 @@
--- KEYS load, changes, session   ARGV worker, epoch, tokens, epoch that may be replaced ('' = none), idle_ms, least version
+-- KEYS load, changes, session, bindings   ARGV worker, epoch, tokens,
+-- epoch that may be replaced ('' = none), idle_ms, least version, session
 -- Versions of a new session start at the time, above all those of a session of that name that has ended: its late closes lose.
 local worker, epoch, tokens, replace, least = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[6])
 local known = redis.call('HMGET', KEYS[3], 'epoch', 'version', 'handle')
@@ -18,7 +19,12 @@ if not known[1] or replaced then
     write_stats(KEYS[1], KEYS[2], worker, stats)
   end
 end
-redis.call('HSET', KEYS[3], 'version', whole(math.max(version, least) + 1))
+version = whole(math.max(version, least) + 1)
+if not known[1] or replaced then
+  redis.call('XADD', KEYS[4], 'MAXLEN', '~', 10000, '*', 's', ARGV[7], 'w', worker, 'e', epoch, 'v', version)
+  redis.call('PEXPIRE', KEYS[4], ARGV[5])
+end
+redis.call('HSET', KEYS[3], 'version', version)
 redis.call('PEXPIRE', KEYS[3], ARGV[5])
 local row = redis.call('HMGET', KEYS[3], unpack(SESSION))
 row[HANDLE] = displaced

@@ -1,5 +1,5 @@
--- KEYS load, changes, session   ARGV generation and number of the last change that the caller has seen, idle_ms, tail of the ledger
--- that the caller has. The handle goes to this caller alone; the version numbers this opening.
+-- KEYS load, changes, session, bindings   ARGV generation and number of the last change that the caller has seen, idle_ms,
+-- tail of the ledger that the caller has, id of the last binding that it has seen. The handle goes to this caller alone; the version numbers this opening.
 local session, ledger = redis.call('HMGET', KEYS[3], unpack(SESSION)), false
 if session[1] then
   if session[HANDLE] then redis.call('HDEL', KEYS[3], 'handle') end
@@ -9,4 +9,5 @@ if session[1] then
   if tail and tail ~= ARGV[4] then ledger = redis.call('HGET', KEYS[3], 'ledger') end
   session[#SESSION + 1] = tail
 end
-return {session, ledger, read_load(KEYS[1], KEYS[2], ARGV[1], ARGV[2])}
+local bindings = redis.call('XRANGE', KEYS[4], '(' .. ARGV[5], '+', 'COUNT', 100)
+return {session, ledger, read_load(KEYS[1], KEYS[2], ARGV[1], ARGV[2]), bindings}
