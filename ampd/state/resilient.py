@@ -104,8 +104,9 @@ class ResilientStore:
             return Opened(opened.session, opened.ledger, view)
 
         def here() -> Opened:
-            self._back.sessions.add(session)
             row, ledger = self._copies.open(session)
+            if row is not None:
+                self._back.changed(session)
             return Opened(row, ledger, self._last_view(), degraded=True)
 
         return await self._try(below, here)
@@ -119,7 +120,7 @@ class ResilientStore:
             return row
 
         def here() -> SessionRow:
-            self._back.sessions.add(session)
+            self._back.changed(session)
             chosen, its_epoch = worker, epoch
             if self.away and replace is None and (agreed := self._agreed(session, tokens)) is not None:
                 chosen, its_epoch = agreed.id, agreed.epoch
@@ -135,7 +136,7 @@ class ResilientStore:
             return await self._inner.restore(session, row, ledger, closed)
 
         def here() -> SessionRow:
-            self._back.sessions.add(session)
+            self._back.changed(session)
             return self._copies.restore(session, row, ledger, closed)
 
         return await self._try(below, here)
@@ -148,7 +149,7 @@ class ResilientStore:
             return unused
 
         def here() -> Handle | None:
-            self._back.sessions.add(session)
+            self._back.changed(session)
             return self._copies.close(session, row, ledger)
 
         return await self._try(below, here)
@@ -160,7 +161,7 @@ class ResilientStore:
             return row
 
         def here() -> SessionRow | None:
-            self._back.sessions.add(session)
+            self._back.ended(session)
             return self._copies.end(session)
 
         return await self._try(below, here)
@@ -232,7 +233,7 @@ class ResilientStore:
         except SetupError as e:
             raise StateError(str(e)) from e
         if lost:
-            self._back.sessions.update(self._copies.keys())
+            self._back.changed(*self._copies.keys())
         return lost
 
     async def _recover(self, since: float, degraded: int) -> None:
