@@ -13,7 +13,7 @@ from ampd.messages import DecodeChunk, DecodeRequest, Handle, RoundStats
 from ampd.workers.engine_run import engine_run
 from ampd.workers.engines.base import EngineJob, EngineOutput, KvFacts
 from ampd.workers.round_meter import RoundMeter
-from ampd.workers.worker import Worker, prefill_task
+from ampd.workers.worker import Worker
 
 
 async def serve_decode(worker: Worker, request: DecodeRequest) -> AsyncIterator[DecodeChunk]:
@@ -63,8 +63,7 @@ async def serve_decode(worker: Worker, request: DecodeRequest) -> AsyncIterator[
 async def _enter_queue(worker: Worker, request: DecodeRequest, stack: AsyncExitStack) -> float:
     if request.path == "remote":
         return 0.0
-    turn = await stack.enter_async_context(worker.queue.turn(prefill_task(request)))
-    worker.telemetry.touch()
+    turn = await stack.enter_async_context(worker.turn(request))
     return turn.queued_s
 
 

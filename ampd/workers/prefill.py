@@ -11,7 +11,7 @@ from ampd.ledger import build, chain_at
 from ampd.messages import KvReply, KvRequest, PrefillRequest, PrefillResult
 from ampd.workers.engine_run import engine_run
 from ampd.workers.engines.base import EngineJob, EngineOutput, KvFacts
-from ampd.workers.worker import Worker, prefill_task
+from ampd.workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,7 @@ async def serve_prefill(worker: Worker, peers: Peers, request: PrefillRequest) -
     Raises RoundCancelled, RequestError (the engine refuses the prompt), WorkerError.
     """
     ledger = build(request.token_ids, worker.block_size)
-    async with worker.round(request.id), worker.queue.turn(prefill_task(request)) as turn:
-        worker.telemetry.touch()
+    async with worker.round(request.id), worker.turn(request) as turn:
         await worker.make_room(len(request.token_ids))
         source, recompute = await _claim(worker, peers, request, ledger)
         worker.check_wanted(request.id)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ampd.errors import StateError
 from ampd.policy.types import WorkerView
-from ampd.state.base import Sample, StateStore, WorkerRow
+from ampd.state.base import QueueEntry, Sample, StateStore, WorkerRow
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Reporter:
         self,
         store: StateStore,
         row: Callable[[], WorkerRow],
-        waiting: Callable[[], set[str]],
+        waiting: Callable[[], Sequence[QueueEntry]],
         heartbeat_s: float,
         interval_s: float = MIN_INTERVAL_S,
     ) -> None:
@@ -38,6 +38,7 @@ class Reporter:
         self._departures: list[tuple[str, tuple[str, ...]]] = []
         self._sums: dict[tuple[int, str], list[float]] = {}
         self._strangers: set[str] = set()
+        self._missing: set[str] = set()
         self._degraded = False
         self.failed = 0
         self.seen: WorkerView | None = None  # this worker as routing sees it, since the last audit
@@ -98,16 +99,20 @@ class Reporter:
             self._degraded = False
 
     async def _audit(self, worker: int) -> None:
-        """Look at oneself, and remove mirror entries that this worker does not know if they were there at the last audit.
+        """Look at oneself, and set right what the mirror of the queue has too much or too little at two audits running.
 
-        A Coordinator enqueues before it dispatches, so an entry without a payload is normal for a moment.
+        A Coordinator enqueues before it dispatches, so an entry without a payload is normal for a moment. An entry is missing
+        after the store was lost, or the Coordinator's word to it.
         """
         self.seen = (await self._store.view()).find(worker)
-        known = self._waiting()
-        strangers = {entry.id for entry in await self._store.queue(worker)} - known
+        mirror = {entry.id for entry in await self._store.queue(worker)}
+        waiting = {entry.id: entry for entry in self._waiting()}
+        strangers, missing = mirror - set(waiting), set(waiting) - mirror
         for task in strangers & self._strangers:
             await self._store.dequeue(worker, task)
-        self._strangers = strangers
+        for task in missing & self._missing:
+            await self._store.enqueue(worker, waiting[task])
+        self._strangers, self._missing = strangers, missing
 
 
 def _sample(key: tuple[int, str], total: float, count: float) -> Sample:

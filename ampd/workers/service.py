@@ -163,12 +163,9 @@ def _worker(process: _Process, identity: WorkerIdentity, engine: Engine) -> tupl
         metrics.reordered(chosen, max(task.postponed for task in tasks), time.perf_counter() - began)
         return chosen
 
-    def waiting() -> set[str]:
-        return {task.id for task in worker.queue.waiting}
-
     worker: Worker
     interval_s = max(MIN_INTERVAL_S, process.alive / _REPORTS_PER_S)
-    reporter = Reporter(process.store, lambda: worker.row(), waiting, graph.state.heartbeat_s, interval_s)
+    reporter = Reporter(process.store, lambda: worker.row(), lambda: worker.waiting(), graph.state.heartbeat_s, interval_s)
     worker = Worker(identity, engine, reporter, order, graph.transport.read_grace_s, graph.sessions.idle_ttl_s, metrics)
     return worker, reporter
 

@@ -13,10 +13,10 @@ from typing import Protocol
 from ampd.errors import KvFenceError, RoundCancelled, WorkerError
 from ampd.messages import DecodeRequest, Handle, KvReply, KvRequest, PrefillRequest, Role
 from ampd.policy.types import Direction, PrefillTask
-from ampd.state.base import WorkerRow
+from ampd.state.base import QueueEntry, WorkerRow
 from ampd.workers.engines.base import Engine, EngineOutput, KvFacts
 from ampd.workers.pins import PinTable
-from ampd.workers.prefill_queue import Mirror, Order, PrefillQueue
+from ampd.workers.prefill_queue import Mirror, Order, PrefillQueue, Turn
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +105,7 @@ class Worker:
         self.counters = Counters()
         self.draining = False
         self._cancelled: dict[str, bool] = {}  # rounds under way: whether their client is gone
+        self._requests: dict[str, PrefillRequest | DecodeRequest] = {}  # that wait for their turn, or have it
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -158,6 +159,21 @@ class Worker:
             if id not in self._cancelled:
                 return
         log.error("round %s did not end within %.0f s of its cancellation", id, _ABORT_TRIES * _ABORT_EVERY_S)
+
+    @asynccontextmanager
+    async def turn(self, request: PrefillRequest | DecodeRequest) -> AsyncIterator[Turn]:
+        """Wait for the turn of a request's prefill, then hold it until the block ends. Raises RoundCancelled."""
+        self._requests[request.id] = request
+        try:
+            async with self.queue.turn(prefill_task(request)) as turn:
+                self.telemetry.touch()
+                yield turn
+        finally:
+            del self._requests[request.id]
+
+    def waiting(self) -> list[QueueEntry]:
+        """The prefills whose turn has not come, as the state store's mirror of the queue should have them."""
+        return [_entry(self._requests[task.id], task) for task in self.queue.waiting]
 
     def check_wanted(self, id: str) -> None:
         """Raises RoundCancelled if the client has gone away."""
@@ -255,3 +271,18 @@ def prefill_task(request: PrefillRequest | DecodeRequest) -> PrefillTask:
     """A request as the queue orders it, by its arrival at the Coordinator."""
     arrived_at = time.monotonic() - request.elapsed_s
     return PrefillTask(request.id, arrived_at, request.estimate_s, request.ttft_target_s, priority=request.priority)
+
+
+def _entry(request: PrefillRequest | DecodeRequest, task: PrefillTask) -> QueueEntry:
+    return QueueEntry(
+        id=task.id,
+        session=request.session,
+        round=request.round,
+        l_hist=request.l_hist,
+        l_incr=len(request.token_ids) - request.l_hist,
+        cost_s=task.cost_s,
+        ttft_target_s=task.ttft_target_s,
+        arrived_at=time.time() - (time.monotonic() - task.arrived_at),
+        postponed=task.postponed,
+        priority=task.priority,
+    )

@@ -35,7 +35,7 @@ class Reporting:
 
     def __init__(self, waiting: Sequence[str] = ()) -> None:
         self.store = Flaky()
-        self.reporter = Reporter(self.store, lambda: ROW, lambda: set(waiting), heartbeat_s=0.05)
+        self.reporter = Reporter(self.store, lambda: ROW, lambda: [entry(id) for id in waiting], heartbeat_s=0.05)
 
     async def __aenter__(self) -> Reporting:
         await self.store.connect()
@@ -78,6 +78,14 @@ async def test_a_task_whose_payload_never_comes_is_removed_but_not_at_once() -> 
         assert [e.id for e in await r.store.queue(1)] == ["lost"]
         await r.beats(25)
         assert await r.store.queue(1) == []
+
+
+async def test_a_waiting_task_that_the_store_has_lost_is_put_back() -> None:
+    async with Reporting(waiting=["kept"]) as r:
+        await r.beats(25)
+        assert await r.store.queue(1) == [entry("kept")]
+        [worker] = (await r.store.view()).decode
+        assert worker.queued_s == pytest.approx(0.5)
 
 
 async def test_an_outage_costs_reports_and_ends_by_itself(caplog: pytest.LogCaptureFixture) -> None:
