@@ -21,8 +21,9 @@ if not known[1] or replaced then
 end
 version = whole(math.max(version, least) + 1)
 if not known[1] or replaced then
-  redis.call('XADD', KEYS[4], 'MAXLEN', '~', 10000, '*', 's', ARGV[7], 'w', worker, 'e', epoch, 'v', version)
+  local id = redis.call('XADD', KEYS[4], 'MAXLEN', '~', 10000, '*', 's', ARGV[7], 'w', worker, 'e', epoch, 'v', version)
   redis.call('PEXPIRE', KEYS[4], ARGV[5])
+  if redis.call('HEXISTS', KEYS[1], 'gen') == 1 then redis.call('HSET', KEYS[1], 'bound', id) end
 end
 redis.call('HSET', KEYS[3], 'version', version)
 redis.call('PEXPIRE', KEYS[3], ARGV[5])

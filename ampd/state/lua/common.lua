@@ -37,11 +37,12 @@ end
 
 -- What has changed since number `since` of generation `gen`: {time in us, gen, seq, workers, their rows and stats}, or all rows,
 -- {time in us, gen, seq, all fields}, for who has read another generation (a worker was removed, or all was lost) or too little.
+-- Beside it the id of the last binding.
 local function read_load(load, changes, gen, since)
-  local head = redis.call('HMGET', load, 'gen', 'seq')
+  local head = redis.call('HMGET', load, 'gen', 'seq', 'bound')
   local at = now() * 1e6
   if head[1] and head[1] == gen then
-    if head[2] == since then return {at, gen, since, {}, {}} end
+    if head[2] == since then return {at, gen, since, {}, {}}, head[3] end
     if tonumber(head[2]) > tonumber(since) then
       local workers = redis.call('ZRANGEBYSCORE', changes, '(' .. since, '+inf')
       if #workers <= MANY then
@@ -50,11 +51,11 @@ local function read_load(load, changes, gen, since)
           fields[2 * i - 1] = worker
           fields[2 * i] = worker .. ':s'
         end
-        return {at, gen, head[2], workers, redis.call('HMGET', load, unpack(fields))}
+        return {at, gen, head[2], workers, redis.call('HMGET', load, unpack(fields))}, head[3]
       end
     end
   end
-  return {at, head[1] or '', head[2] or '0', redis.call('HGETALL', load)}
+  return {at, head[1] or '', head[2] or '0', redis.call('HGETALL', load)}, head[3]
 end
 
 -- The buckets {second, ttft_sum, ttft_count, itl_sum, itl_count} of the last window_s whole seconds, the running one included.

@@ -9,5 +9,7 @@ if session[1] then
   if tail and tail ~= ARGV[4] then ledger = redis.call('HGET', KEYS[3], 'ledger') end
   session[#SESSION + 1] = tail
 end
-local bindings = redis.call('XRANGE', KEYS[4], '(' .. ARGV[5], '+', 'COUNT', 100)
-return {session, ledger, read_load(KEYS[1], KEYS[2], ARGV[1], ARGV[2]), bindings}
+local load, last = read_load(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
+local bindings = {}
+if last ~= ARGV[5] then bindings = redis.call('XRANGE', KEYS[4], '(' .. ARGV[5], '+', 'COUNT', 100) end
+return {session, ledger, load, bindings}
