@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ampd.policy.forecast import named
-from ampd.policy.placing import Case
+from ampd.policy.placing import ByTheta, Case, Estimates, least, named
 from ampd.policy.settings import ConditionalDisaggSettings
 from ampd.policy.types import Decision, Reason, WorkerView
 
@@ -31,13 +30,13 @@ class _Baseline:
         if not case.prefill:
             return None
         seconds = _waits(case)
-        return self.on(case, _best(case, seconds), reason, seconds)
+        return self.on(case, least(case.prefill, seconds, case.rng), reason, seconds)
 
     def on(self, case: Case, worker: WorkerView, reason: Reason, seconds: list[float]) -> Decision:
         round = case.round
         reused = min(max(round.l_hist, round.held.get(worker.id, 0)), round.l_hist + round.l_incr - 1)
         prefill = case.cost.t_pre(reused, round.l_hist + round.l_incr - reused, worker.theta)
-        return Decision("remote", worker.id, reason, prefill, named(case.prefill, seconds))
+        return Decision("remote", worker.id, reason, prefill, Estimates(lambda: named(case.prefill, seconds)))
 
     def place(self, case: Case, bypass: bool, local: Reason, remote: Reason) -> Decision:
         """Local when `bypass`, else remote; local as well when there is no prefill worker."""
@@ -109,7 +108,7 @@ class ConditionalDisagg(_Baseline):
 
     def choose(self, case: Case) -> Decision:
         seconds = _waits(case)
-        best = _best(case, seconds) if case.prefill else None
+        best = least(case.prefill, seconds, case.rng) if case.prefill else None
         reason = self._bypass(case, best)
         if best is None:
             return self.local(case, "only_local")
@@ -146,16 +145,10 @@ def _waits(case: Case) -> list[float]:
     """Seconds of prefill on each prefill worker with this prompt added, what the worker's own cache holds left out."""
     round, cost = case.round, case.cost
     prompt = round.l_hist + round.l_incr
-    whole = {theta: cost.t_pre(0, prompt, theta) for theta in {w.theta for w in case.prefill}}
+    whole = ByTheta(lambda theta: cost.t_pre(0, prompt, theta))
     waits = [w.queued_s + whole[w.theta] for w in case.prefill]
     if round.held:
         for i, worker in enumerate(case.prefill):
             if held := min(round.held.get(worker.id, 0), prompt - 1):
                 waits[i] = worker.queued_s + cost.t_pre(held, prompt - held, worker.theta)
     return waits
-
-
-def _best(case: Case, seconds: list[float]) -> WorkerView:
-    least = min(seconds)
-    best = [w for w, s in zip(case.prefill, seconds, strict=True) if s == least]
-    return best[int(case.rng.random() * len(best))]

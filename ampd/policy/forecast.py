@@ -18,12 +18,11 @@ Nothing here reads a window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
 
 from ampd.policy.chunks import ChunkLimits
-from ampd.policy.placing import Case
+from ampd.policy.placing import ByTheta, Case
 from ampd.policy.settings import LocalPrefill
 from ampd.policy.types import WorkerView
 
@@ -42,78 +41,93 @@ class Outlook(NamedTuple):
 class Forecast:
     """The candidates of one round. Terms that depend on theta and held tokens alone are computed once."""
 
-    __slots__ = ("_back", "_case", "_chunk", "_itl_limit", "_mode", "_own", "_step_s", "_t_pre", "_tokens")
+    __slots__ = ("_back", "_case", "_chunk", "_itl_limit", "_longest_step_s", "_mode", "_step_s", "_t_pre", "_tokens")
 
     def __init__(self, case: Case, mode: LocalPrefill, chunk: int, itl_limit_s: float) -> None:
-        round, decode = case.round, case.decode
+        decode = case.decode
         self._case, self._mode, self._chunk, self._itl_limit = case, mode, chunk, itl_limit_s
-        self._tokens = round.l_hist + round.l_incr
+        self._longest_step_s = itl_limit_s / (1 + _FLOOR) if mode == "slack" else itl_limit_s  # of a batch with slack
+        self._tokens = case.tokens
         self._step_s = case.cost.t_dec(decode.running + 1, decode.context + self._tokens, decode.theta)
-        self._own = _ByTheta(self._own_s)
-        self._back = _ByTheta(self._back_s)
+        self._back: dict[int, float] = {}
         self._t_pre: dict[tuple[int, int], float] = {}
-
-    def remotes(self) -> list[float]:
-        """The predicted finish on each prefill worker of the case."""
-        return self._finishes(self._case.prefill)
 
     def local(self) -> Outlook:
         """The round on its bound decode worker."""
         decode = self._case.decode
-        stretch, itl_s, stall_s = self.beside(decode, prefill := self.t_pre(decode.theta, self._case.round.l_hist))
+        prefill = self.t_pre(decode.theta, self._case.round.l_hist)
+        stretch, itl_s, stall_s = self.beside(decode, prefill)
         finish = (decode.queued_s + prefill) * stretch
         return Outlook(finish, itl_s, finish + stall_s)
+
+    def remotes(self) -> list[float]:
+        """The predicted finish on each prefill worker of the view; infinite on those that are draining or too small."""
+        workers, tokens, link_d, held = self._case.view.prefill, self._tokens, self._case.decode.link_s, self._case.round.held
+        own = {theta: self.own_s(theta) for theta in {w.theta for w in workers}}
+        finishes = [
+            inf
+            if w.draining or 0 < w.kv_total < tokens
+            else own[w.theta] + w.queued_s + (w.link_s if w.link_s > link_d else link_d)
+            for w in workers
+        ]
+        if held:
+            ids = [w.id for w in workers]
+            for id, hold in held.items():
+                if id in ids:
+                    theta = workers[ids.index(id)].theta
+                    finishes[ids.index(id)] += self.own_s(theta, hold) - own[theta]
+        return finishes
 
     def deflections(self, bound_s: float = inf, near: float = 0.0) -> tuple[list[WorkerView], list[float]]:
         """The other decode workers with slack and KV room, and the score on each.
 
-        Those that are sure to be over `bound_s`, or over the best of them by more than a share of `near`, may be left out.
+        Those that are over `bound_s`, or over the best of them by more than a share of `near`, may be left out.
         """
         workers: list[WorkerView] = []
         scores: list[float] = []
-        decode, tokens, own = self._case.view.decode, self._tokens, self._case.decode
-        alone = self._finishes(decode)
-        for i in sorted([i for i, seconds in enumerate(alone) if seconds <= bound_s], key=alone.__getitem__):
-            worker, score = decode[i], alone[i]
-            if score > bound_s:  # a batch only delays it further, and so it is for all that follow
-                break
-            if worker.kv_free - worker.kv_promised < tokens or worker.draining or worker is own:
+        bound_worker, tokens, held, link_d = self._case.decode, self._tokens, self._case.round.held, self._case.decode.link_s
+        own, most = ByTheta(self.own_s), ByTheta(self._most_context)
+        for w in [w for w in self._case.view.decode if w.context <= most[w.theta] or not w.running]:
+            link = w.link_s
+            hold = held.get(w.id, 0) if held else 0
+            score = (self.own_s(w.theta, hold) if hold else own[w.theta]) + w.queued_s + (link if link > link_d else link_d)
+            if score > bound_s or w.kv_free - w.kv_promised < tokens or w.draining or w is bound_worker:
                 continue
-            if worker.running:
-                prefill = self.prefill(worker)
-                stretch, itl_s, stall_s = self.beside(worker, prefill)
-                if itl_s > self._itl_limit:
-                    continue
-                score += (worker.queued_s + prefill) * (stretch - 1) + stall_s
-            workers.append(worker)
-            scores.append(score)
-            bound_s = min(bound_s, score * (1 + near))
+            if w.running:
+                score += self._delay_s(w, hold)
+            if score <= bound_s and score < inf:
+                workers.append(w)
+                scores.append(score)
+                bound_s = min(bound_s, score * (1 + near))
         return workers, scores
 
-    def _finishes(self, workers: Sequence[WorkerView]) -> list[float]:
-        """The predicted finish on each worker other than D, as if no batch ran there."""
-        own, link_d, held = self._own, self._case.decode.link_s, self._case.round.held
-        finishes = [own[w.theta] + w.queued_s + (w.link_s if w.link_s > link_d else link_d) for w in workers]
-        if held:
-            for i in [i for i, w in enumerate(workers) if w.id in held]:
-                theta = workers[i].theta
-                finishes[i] += self._own_s(theta, held[workers[i].id]) - own[theta]
-        return finishes
+    def _most_context(self, theta: int) -> float:
+        """No batch with more tokens has slack: T_dec is linear in the context and does not fall with the batch."""
+        flat, million = self._case.cost.t_dec(1, 0, theta), self._case.cost.t_dec(1, 1_000_000, theta)
+        if million <= flat:
+            return inf if flat <= self._longest_step_s else -1
+        return (self._longest_step_s - flat) / (million - flat) * 1_000_000 + 1
 
-    def _own_s(self, theta: int, held: int = 0) -> float:
-        """The round's own seconds on a worker other than D that holds `held` tokens of the prompt."""
-        history, theta_d = self._case.round.l_hist, self._case.decode.theta
-        read = self._case.cost.t_kv(history - held, theta_d, theta, "history") if history > held else 0.0
-        return read + self.t_pre(theta, max(held, history)) + self._back[theta]
+    def _delay_s(self, worker: WorkerView, held: int) -> float:
+        """What the batch of another decode worker adds to the score of a prefill there; infinite when it has no slack."""
+        prefill = self.prefill_s(worker.theta, held)
+        if self._mode != "slack":
+            stretch, itl_s, stall_s = self.beside(worker, prefill)
+            return (worker.queued_s + prefill) * (stretch - 1) + stall_s if itl_s <= self._itl_limit else inf
+        step = self._case.cost.t_dec(worker.running, worker.context, worker.theta)
+        return (worker.queued_s + prefill) * step / (self._itl_limit - step) if step <= self._longest_step_s else inf
 
-    def _back_s(self, theta: int) -> float:
-        """The increment's way to D, and D's first step."""
-        return self._case.cost.t_kv(self._case.round.l_incr, theta, self._case.decode.theta, "increment") + self._step_s
+    def own_s(self, theta: int, held: int = 0) -> float:
+        """The round's own seconds on a worker other than D that holds `held` tokens of the prompt and has no batch."""
+        history, cost, theta_d = self._case.round.l_hist, self._case.cost, self._case.decode.theta
+        if theta not in self._back:
+            self._back[theta] = cost.t_kv(self._case.round.l_incr, theta, theta_d, "increment") + self._step_s
+        read = cost.t_kv(history - held, theta_d, theta, "history") if history > held else 0.0
+        return read + self.prefill_s(theta, held) + self._back[theta]
 
-    def prefill(self, worker: WorkerView) -> float:
+    def prefill_s(self, theta: int, held: int) -> float:
         """T_pre on a worker other than D."""
-        round = self._case.round
-        return self.t_pre(worker.theta, max(round.held.get(worker.id, 0), round.l_hist))
+        return self.t_pre(theta, max(held, self._case.round.l_hist))
 
     def t_pre(self, theta: int, held: int) -> float:
         """Prefill of what `held` leading tokens leave to compute; the last token always is, to sample from."""
@@ -135,21 +149,3 @@ class Forecast:
             return 1.0, step + prefill_s, prefill_s
         mixed = cost.t_mixed(worker.running, worker.context, min(self._chunk, self._case.round.l_incr), worker.theta)
         return mixed / max(mixed - step, 1e-9), mixed, prefill_s
-
-
-class _ByTheta(dict[int, float]):
-    """A term that only depends on theta, made when first asked for."""
-
-    __slots__ = ("_make",)
-
-    def __init__(self, make: Callable[[int], float]) -> None:
-        self._make = make
-
-    def __missing__(self, theta: int) -> float:
-        term = self[theta] = self._make(theta)
-        return term
-
-
-def named(workers: Sequence[WorkerView], seconds: Sequence[float]) -> dict[str, float]:
-    """Estimates under their keys in a decision."""
-    return {f"remote:{w.id}": s for w, s in zip(workers, seconds, strict=True)}

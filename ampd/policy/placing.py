@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import Protocol
-
-import msgspec
 
 from ampd.errors import WorkerGone
 from ampd.policy.types import ClusterView, CostModel, Decision, Path, Reason, Round, WorkerView
 
 
-class Case(msgspec.Struct, frozen=True):
-    """One prefill to place. `decode` is the bound worker; `prefill` the prefill workers that take work and can hold the prompt."""
+class Case:
+    """One prefill to place; `decode` is the bound worker, `tokens` the length of the prompt."""
 
-    round: Round
-    decode: WorkerView
-    prefill: Sequence[WorkerView]
-    view: ClusterView
-    cost: CostModel
-    rng: Random
+    __slots__ = ("_prefill", "cost", "decode", "rng", "round", "tokens", "view")
+
+    def __init__(self, round: Round, view: ClusterView, cost: CostModel, rng: Random) -> None:
+        self.round, self.view, self.cost, self.rng = round, view, cost, rng
+        self.decode = bound_worker(round, view)
+        self.tokens = round.l_hist + round.l_incr
+        self._prefill: list[WorkerView] | None = None
+
+    @property
+    def prefill(self) -> list[WorkerView]:
+        """The prefill workers that take work and can hold the prompt. One that does not say how large its KV pool is can."""
+        if self._prefill is None:
+            tokens = self.tokens
+            self._prefill = [w for w in self.view.prefill if not w.draining and not 0 < w.kv_total < tokens]
+        return self._prefill
 
 
 class Chooser(Protocol):
@@ -73,7 +81,7 @@ class Router:
         forced: Path | None = None,
         local_reason: Reason | None = None,
     ) -> Decision:
-        case = Case(round, bound_worker(round, view), able(view.prefill, round.l_hist + round.l_incr), view, cost, rng)
+        case = Case(round, view, cost, rng)
         if local_reason is not None:
             return self.chooser.local(case, local_reason)
         if forced == "local":
@@ -93,6 +101,57 @@ def bound_worker(round: Round, view: ClusterView) -> WorkerView:
     raise WorkerGone(f"decode worker {round.decode} of session {round.session} is not live")
 
 
-def able(workers: Sequence[WorkerView], tokens: int) -> list[WorkerView]:
-    """Those that take new work and can hold `tokens` tokens. A worker that does not say how large its KV pool is can."""
-    return [w for w in workers if not w.draining and not 0 < w.kv_total < tokens]
+class Estimates(Mapping[str, float]):
+    """Every candidate's estimate, computed when first read: a decision is made far more often than it is read."""
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], dict[str, float]]) -> None:
+        self._make = make
+        self._made: dict[str, float] | None = None
+
+    def _all(self) -> dict[str, float]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __getitem__(self, key: str) -> float:
+        return self._all()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+
+def named(workers: Sequence[WorkerView], seconds: Sequence[float]) -> dict[str, float]:
+    """Estimates under their keys in a decision; infinite ones are of workers that are no candidates."""
+    return {f"remote:{w.id}": s for w, s in zip(workers, seconds, strict=True) if s < inf}
+
+
+class ByTheta(dict[int, float]):
+    """A term that only depends on theta, made when first asked for."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[int], float]) -> None:
+        self._make = make
+
+    def __missing__(self, theta: int) -> float:
+        term = self[theta] = self._make(theta)
+        return term
+
+
+def random_one(workers: Sequence[WorkerView], rng: Random) -> WorkerView:
+    """A worker drawn uniformly."""
+    return workers[int(rng.random() * len(workers))]
+
+
+def least(workers: Sequence[WorkerView], seconds: Sequence[float], rng: Random) -> WorkerView:
+    """A random one of those with the least seconds."""
+    smallest = min(seconds)
+    return random_one([w for w, s in zip(workers, seconds, strict=True) if s == smallest], rng)

@@ -17,44 +17,17 @@ the batch that a local prefill delays, busy links and the prefill workers' own c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from random import Random
 
-from ampd.policy.forecast import Forecast, named
-from ampd.policy.placing import Case
+from ampd.policy.forecast import Forecast
+from ampd.policy.placing import Case, Estimates, named, random_one
 from ampd.policy.settings import LocalPrefill
 from ampd.policy.types import Decision, Path, Reason, WorkerView
 
 _FAR = 2.0
-
-
-class Estimates(Mapping[str, float]):
-    """Every candidate's estimate, computed when first read: a decision is made far more often than it is read."""
-
-    __slots__ = ("_made", "_make")
-
-    def __init__(self, make: Callable[[], dict[str, float]]) -> None:
-        self._make = make
-        self._made: dict[str, float] | None = None
-
-    def _all(self) -> dict[str, float]:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
-
-    def __getitem__(self, key: str) -> float:
-        return self._all()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def __repr__(self) -> str:
-        return repr(self._all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +41,6 @@ class Predictive:
     prefill_chunk: int
 
     def choose(self, case: Case) -> Decision:
-        if not case.prefill and not (self.deflect and len(case.view.decode) > 1):
-            return self.local(case, "only_local")
         round = case.round
         factor = self.factor(round.priority)
         ttft_limit, itl_limit = factor * round.ttft_target_s, factor * round.itl_target_s
@@ -79,6 +50,8 @@ class Predictive:
         local_score = local.score if meets else inf
         workers, scores = self._others(case, forecast, local_score)
         least = min(scores, default=inf)
+        if least == inf and not (self.deflect and len(case.view.decode) > 1):
+            return self._decide(case, forecast, case.decode, "only_local")
         if meets or least <= ttft_limit:
             bound = min(local_score, least if least <= ttft_limit else inf) * (1 + self.near)
             pool = [w for w, s in zip(workers, scores, strict=True) if s <= bound and s <= ttft_limit]
@@ -98,9 +71,9 @@ class Predictive:
     def remote(self, case: Case, reason: Reason) -> Decision | None:
         forecast = self._forecast(case)
         workers, scores = self._others(case, forecast, inf)
-        if not workers:
+        bound = min(scores, default=inf) * (1 + self.near)
+        if bound == inf:
             return None
-        bound = min(scores) * (1 + self.near)
         chosen = pick([w for w, s in zip(workers, scores, strict=True) if s <= bound], case.rng)
         return self._decide(case, forecast, chosen, reason)
 
@@ -113,19 +86,19 @@ class Predictive:
         return Forecast(case, self.local_prefill, self.prefill_chunk, limit)
 
     def _others(self, case: Case, forecast: Forecast, local_score: float) -> tuple[Sequence[WorkerView], list[float]]:
-        """Candidates other than the bound worker. Decode workers that are sure to be no near-equal of the best may be missing."""
+        """Candidates other than the bound worker; infinite scores are none. Decode workers that are no near-equal may miss."""
         scores = forecast.remotes()
         if not self.deflect:
-            return case.prefill, scores
+            return case.view.prefill, scores
         bound = min(local_score, min(scores, default=inf)) * (1 + self.near)
         more, their_scores = forecast.deflections(bound, self.near)
-        return [*case.prefill, *more], scores + their_scores
+        return [*case.view.prefill, *more], scores + their_scores
 
     def _decide(self, case: Case, forecast: Forecast, worker: WorkerView, reason: Reason) -> Decision:
         if worker is case.decode:
-            prefill = forecast.t_pre(worker.theta, case.round.l_hist)
+            prefill = forecast.prefill_s(worker.theta, 0)
         else:
-            prefill = forecast.prefill(worker)
+            prefill = forecast.prefill_s(worker.theta, case.round.held.get(worker.id, 0))
             if worker.role == "decode" and reason == "least_finish":
                 reason = "deflect"
         path: Path = "local" if worker is case.decode else "remote"
@@ -134,7 +107,7 @@ class Predictive:
     def _estimates(self, case: Case, forecast: Forecast) -> dict[str, float]:
         local = forecast.local()
         estimates = {"local": local.finish_s, "local.itl": local.itl_s, "local.stall": local.score - local.finish_s}
-        estimates |= named(case.prefill, forecast.remotes())
+        estimates |= named(case.view.prefill, forecast.remotes())
         if self.deflect:
             estimates |= named(*forecast.deflections())
         return estimates
@@ -147,4 +120,4 @@ def pick(pool: Sequence[WorkerView], rng: Random) -> WorkerView:
         if windows:
             far = _FAR * min(windows)
             pool = [w for w in pool if w.ttft_s is None or w.role != "prefill" or w.ttft_s <= far]
-    return pool[int(rng.random() * len(pool))]
+    return random_one(pool, rng)
