@@ -41,29 +41,28 @@ class Outlook(NamedTuple):
 class Forecast:
     """The candidates of one round. Terms that depend on theta and held tokens alone are computed once."""
 
-    __slots__ = ("_back", "_case", "_chunk", "_itl_limit", "_longest_step_s", "_mode", "_step_s", "_t_pre", "_tokens")
+    __slots__ = ("_case", "_chunk", "_itl_limit", "_longest_step_s", "_mode", "_step_s", "_terms")
 
     def __init__(self, case: Case, mode: LocalPrefill, chunk: int, itl_limit_s: float) -> None:
         decode = case.decode
         self._case, self._mode, self._chunk, self._itl_limit = case, mode, chunk, itl_limit_s
         self._longest_step_s = itl_limit_s / (1 + _FLOOR) if mode == "slack" else itl_limit_s  # of a batch with slack
-        self._tokens = case.tokens
-        self._step_s = case.cost.t_dec(decode.running + 1, decode.context + self._tokens, decode.theta)
-        self._back: dict[int, float] = {}
-        self._t_pre: dict[tuple[int, int], float] = {}
+        self._step_s = case.cost.t_dec(decode.running + 1, decode.context + case.tokens, decode.theta)
+        self._terms = ByTheta(self._terms_of)
 
     def local(self) -> Outlook:
         """The round on its bound decode worker."""
         decode = self._case.decode
-        prefill = self.t_pre(decode.theta, self._case.round.l_hist)
+        prefill = self.prefill_s(decode.theta)
         stretch, itl_s, stall_s = self.beside(decode, prefill)
         finish = (decode.queued_s + prefill) * stretch
         return Outlook(finish, itl_s, finish + stall_s)
 
     def remotes(self) -> list[float]:
         """The predicted finish on each prefill worker of the view; infinite on those that are draining or too small."""
-        workers, tokens, link_d, held = self._case.view.prefill, self._tokens, self._case.decode.link_s, self._case.round.held
-        own = {theta: self.own_s(theta) for theta in {w.theta for w in workers}}
+        case = self._case
+        workers, tokens, link_d, held = case.view.prefill, case.tokens, case.decode.link_s, case.round.held
+        own = {theta: self._terms[theta][0] for theta in {w.theta for w in workers}}
         finishes = [
             inf
             if w.draining or 0 < w.kv_total < tokens
@@ -75,7 +74,7 @@ class Forecast:
             for id, hold in held.items():
                 if id in ids:
                     theta = workers[ids.index(id)].theta
-                    finishes[ids.index(id)] += self.own_s(theta, hold) - own[theta]
+                    finishes[ids.index(id)] += self._terms_of(theta, hold)[0] - own[theta]
         return finishes
 
     def deflections(self, bound_s: float = inf, near: float = 0.0) -> tuple[list[WorkerView], list[float]]:
@@ -85,56 +84,53 @@ class Forecast:
         """
         workers: list[WorkerView] = []
         scores: list[float] = []
-        bound_worker, tokens, held, link_d = self._case.decode, self._tokens, self._case.round.held, self._case.decode.link_s
-        own, most = ByTheta(self.own_s), ByTheta(self._most_context)
-        for w in [w for w in self._case.view.decode if w.context <= most[w.theta] or not w.running]:
-            link = w.link_s
-            hold = held.get(w.id, 0) if held else 0
-            score = (self.own_s(w.theta, hold) if hold else own[w.theta]) + w.queued_s + (link if link > link_d else link_d)
-            if score > bound_s or w.kv_free - w.kv_promised < tokens or w.draining or w is bound_worker:
+        case, terms, most = self._case, self._terms, ByTheta(self._most_context)
+        tokens, held, link_d = case.tokens, case.round.held, case.decode.link_s
+        for w in [w for w in case.view.decode if w.context <= most[w.theta] or not w.running]:
+            own_s, prefill_s = self._terms_of(w.theta, held[w.id]) if w.id in held else terms[w.theta]
+            link, queued = w.link_s, w.queued_s
+            score = own_s + queued + (link if link > link_d else link_d)
+            if score > bound_s or w.kv_free - w.kv_promised < tokens or w.draining or w is case.decode:
                 continue
             if w.running:
-                score += self._delay_s(w, hold)
+                score += self._delay_s(w, prefill_s)
             if score <= bound_s and score < inf:
                 workers.append(w)
                 scores.append(score)
-                bound_s = min(bound_s, score * (1 + near))
+                if score * (1 + near) < bound_s:
+                    bound_s = score * (1 + near)
         return workers, scores
 
     def _most_context(self, theta: int) -> float:
-        """No batch with more tokens has slack: T_dec is linear in the context and does not fall with the batch."""
+        """No batch with more tokens has slack: T_dec is linear in the context and not less for a larger batch."""
         flat, million = self._case.cost.t_dec(1, 0, theta), self._case.cost.t_dec(1, 1_000_000, theta)
         if million <= flat:
             return inf if flat <= self._longest_step_s else -1
         return (self._longest_step_s - flat) / (million - flat) * 1_000_000 + 1
 
-    def _delay_s(self, worker: WorkerView, held: int) -> float:
+    def _delay_s(self, worker: WorkerView, prefill_s: float) -> float:
         """What the batch of another decode worker adds to the score of a prefill there; infinite when it has no slack."""
-        prefill = self.prefill_s(worker.theta, held)
         if self._mode != "slack":
-            stretch, itl_s, stall_s = self.beside(worker, prefill)
-            return (worker.queued_s + prefill) * (stretch - 1) + stall_s if itl_s <= self._itl_limit else inf
+            stretch, itl_s, stall_s = self.beside(worker, prefill_s)
+            return (worker.queued_s + prefill_s) * (stretch - 1) + stall_s if itl_s <= self._itl_limit else inf
         step = self._case.cost.t_dec(worker.running, worker.context, worker.theta)
-        return (worker.queued_s + prefill) * step / (self._itl_limit - step) if step <= self._longest_step_s else inf
+        return (worker.queued_s + prefill_s) * step / (self._itl_limit - step) if step <= self._longest_step_s else inf
 
-    def own_s(self, theta: int, held: int = 0) -> float:
-        """The round's own seconds on a worker other than D that holds `held` tokens of the prompt and has no batch."""
-        history, cost, theta_d = self._case.round.l_hist, self._case.cost, self._case.decode.theta
-        if theta not in self._back:
-            self._back[theta] = cost.t_kv(self._case.round.l_incr, theta, theta_d, "increment") + self._step_s
+    def _terms_of(self, theta: int, held: int = 0) -> tuple[float, float]:
+        """(The round's own seconds, T_pre of them) on a worker other than D, without a batch, that holds `held` tokens of it."""
+        round, cost, theta_d = self._case.round, self._case.cost, self._case.decode.theta
+        history, prefill = round.l_hist, self.prefill_s(theta, held)
         read = cost.t_kv(history - held, theta_d, theta, "history") if history > held else 0.0
-        return read + self.prefill_s(theta, held) + self._back[theta]
+        return read + prefill + cost.t_kv(round.l_incr, theta, theta_d, "increment") + self._step_s, prefill
 
-    def prefill_s(self, theta: int, held: int) -> float:
-        """T_pre on a worker other than D."""
-        return self.t_pre(theta, max(held, self._case.round.l_hist))
-
-    def t_pre(self, theta: int, held: int) -> float:
-        """Prefill of what `held` leading tokens leave to compute; the last token always is, to sample from."""
-        key = (theta, min(held, self._tokens - 1))
-        if key not in self._t_pre:
-            self._t_pre[key] = self._case.cost.t_pre(key[1], self._tokens - key[1], theta)
-        return self._t_pre[key]
+    def prefill_s(self, theta: int, held: int = 0) -> float:
+        """T_pre of what is held neither there nor as history; the last token is always computed, to sample from."""
+        round = self._case.round
+        if held <= round.l_hist and round.l_incr > 0:
+            return self._case.cost.t_pre(round.l_hist, round.l_incr, theta)
+        tokens = self._case.tokens
+        held = min(max(held, round.l_hist), tokens - 1)
+        return self._case.cost.t_pre(held, tokens - held, theta)
 
     def beside(self, worker: WorkerView, prefill_s: float) -> tuple[float, float, float]:
         """(Stretch, the batch's ITL meanwhile, the batch's delay) of `prefill_s` seconds of prefill next to the worker's batch."""

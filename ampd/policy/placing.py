@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ampd.errors import WorkerGone
 from ampd.policy.types import ClusterView, CostModel, Decision, Path, Reason, Round, WorkerView
+
+T = TypeVar("T")
 
 
 class Case:
@@ -133,15 +135,15 @@ def named(workers: Sequence[WorkerView], seconds: Sequence[float]) -> dict[str, 
     return {f"remote:{w.id}": s for w, s in zip(workers, seconds, strict=True) if s < inf}
 
 
-class ByTheta(dict[int, float]):
+class ByTheta(dict[int, T]):
     """A term that only depends on theta, made when first asked for."""
 
     __slots__ = ("_make",)
 
-    def __init__(self, make: Callable[[int], float]) -> None:
+    def __init__(self, make: Callable[[int], T]) -> None:
         self._make = make
 
-    def __missing__(self, theta: int) -> float:
+    def __missing__(self, theta: int) -> T:
         term = self[theta] = self._make(theta)
         return term
 

@@ -129,7 +129,7 @@ class CostModel(Protocol):
         """Prefill of `l_incr` tokens after `l_hist` cached ones."""
 
     def t_dec(self, batch: int, context: int, theta: int) -> float:
-        """One decode step of `batch` sequences with `context` tokens of KV in all; linear in `context`, not falling with `batch`."""
+        """One decode step of `batch` sequences with `context` tokens of KV in all; linear in `context`, rising in `batch`."""
 
     def t_mixed(self, batch: int, context: int, chunk: int, theta: int) -> float:
         """One decode step of `batch` sequences with `context` tokens of KV in all that also prefills `chunk` tokens."""
