@@ -18,7 +18,8 @@ def show_graph(graph: Graph, sources: Mapping[Location, str]) -> str:
     """
     text = dump_graph(graph)
     lines = text.splitlines()
-    for place, line in _values(yaml.compose(text), ()):
+    document = yaml.compose(text)
+    for place, line in _values(document, ()) if document is not None else ():
         lines[line] += f"  # {_source(place, sources)}"
     return "\n".join(lines) + "\n"
 
