@@ -7,13 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from sim_engines import BLOCK, Played, began, cost, engines, graph, play, prompt, right
+from sim_engines import began, cost, engines, graph, play, prompt, right
 
 from ampd.cost_model.scaled import ScaledCostModel
 from ampd.errors import EngineDead, SetupError
-from ampd.workers.engines.base import EngineJob
-from ampd.workers.engines.sim_batch import Batch, Rules, Step
-from ampd.workers.engines.sim_job import Ask, SimJob
 from ampd.workers.engines.sim_kv import BlockPool
 
 
@@ -51,40 +48,6 @@ async def test_transfers_share_a_link(tmp_path: Path) -> None:
         times = sorted(played.last.kv.read_s for played in await reads if played.last.kv is not None)
         assert times[0] >= 0.1
         assert times[1] >= 0.2
-
-
-async def run_beside_a_prefill(tmp_path: Path, mode: str) -> Played:
-    """Two rounds decode while a prompt of 4,000 tokens (0.8 s) is prefilled beside them; the first one."""
-    async with engines(graph(tmp_path, policy={"local_prefill": mode}, targets={"itl_s": 0.05}), ("d", 0)) as (d,):
-        rounds = [asyncio.create_task(play(d, "decode", prompt(64, seed), 60)) for seed in (1, 2)]
-        await began(d, 2)
-        beside = await play(d, "decode", prompt(4000, 3), 2)
-        assert beside.tokens == right(prompt(4000, 3), 2)
-        played = await asyncio.gather(*rounds)
-        assert [p.tokens for p in played] == [right(prompt(64, seed), 60) for seed in (1, 2)]
-        return played[0]
-
-
-async def test_an_exclusive_local_prefill_pauses_the_batch(tmp_path: Path) -> None:
-    assert max((await run_beside_a_prefill(tmp_path, "exclusive")).gaps) > 0.7
-
-
-async def test_a_chunked_local_prefill_stretches_steps_by_its_chunk(tmp_path: Path) -> None:
-    longest = max((await run_beside_a_prefill(tmp_path, "chunked")).gaps)
-    assert 0.1 < longest < 0.5  # 512 x 0.2 ms + 12 ms
-
-
-async def test_a_slack_bounded_local_prefill_keeps_the_batch_within_its_target(tmp_path: Path) -> None:
-    played = await run_beside_a_prefill(tmp_path, "slack")
-    assert 0.02 < played.itl_s < 0.05  # longer than without, 12 ms, and within the target
-
-
-async def test_a_rounds_own_target_bounds_the_chunks_too(tmp_path: Path) -> None:
-    async with engines(graph(tmp_path, targets={"itl_s": 5.0}), ("d", 0)) as (d,):
-        strict = asyncio.create_task(play(d, "decode", prompt(64, 1), 60, itl_target_s=0.03))
-        await began(d, 1)
-        await play(d, "decode", prompt(2000, 2))
-        assert (await strict).itl_s < 0.03
 
 
 async def test_a_full_pool_makes_jobs_wait_and_they_answer_right(tmp_path: Path) -> None:
@@ -214,22 +177,6 @@ def test_the_block_unused_for_longest_is_evicted_first() -> None:
     assert (pool.used, pool.room, pool.allocated) == (1, 3, 5)
     with pytest.raises(MemoryError):
         pool.allocate(4)
-
-
-def test_a_prefill_engine_takes_one_prompt_and_reads_one_ahead(tmp_path: Path) -> None:
-    batch = Batch(BlockPool(1000), BLOCK, cost(tmp_path), Rules(True, "slack", 512, 256, 1, 1))
-    jobs = [SimJob(EngineJob(id=str(i), kind="prefill", token_ids=prompt(100, i)), Ask(1), i, BLOCK, 1.0) for i in range(4)]
-    for job in jobs:
-        batch.submit(job)
-    admitted = batch.admit()
-    batch.ready(next(iter(admitted)))  # nothing to read: it computes
-    second = next(iter(admitted))
-    second.phase = "reading"
-    batch.reading.add(second)
-    assert list(admitted) == []
-    step = batch.plan(0.0)
-    assert isinstance(step, Step)
-    assert (step.prefill, step.chunk, step.seconds) == (jobs[0], 100, pytest.approx(0.02))
 
 
 def test_scaled_costs(tmp_path: Path) -> None:
