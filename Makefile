@@ -27,8 +27,8 @@ lint: setup ## ruff, mypy --strict and the import rules
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_arrows.py
 
-bench: setup ## time the rounds of generated sessions through a graph, by path; ARGS go to python -m benchmarks.rounds
-	@exec $(BIN)/python -m benchmarks.rounds $(ARGS)
+bench: setup ## the benchmarks of the scheduling core, or ARGS="routing ledger" and the like (docs/bench.md has them all)
+	@exec $(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove .venv, caches and build output (the demo model's cache stays)
 	rm -rf .venv build results .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
