@@ -100,8 +100,9 @@ def feed(url: str, workers: int, ready: Event, stop: Event) -> None:
                 due = started + graph.state.heartbeat_s * (worker + 1) / workers
                 if beat > 0 and (early := due - time.monotonic()) > 0.001:
                     await asyncio.sleep(early)
+            if beat > 0:  # windows are kept of workers that are known
+                ready.set()
             beat += 1
-            ready.set()
         await store.close()
 
     uvloop.run(run())

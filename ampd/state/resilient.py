@@ -219,7 +219,8 @@ class ResilientStore:
         return view
 
     def _last_view(self) -> ClusterView:
-        decode = [changed(w, kv_promised=w.kv_promised + self._promised[w.id]) for w in self._view.decode]
+        promised = self._promised
+        decode = [changed(w, kv_promised=w.kv_promised + promised[w.id]) if w.id in promised else w for w in self._view.decode]
         return ClusterView(self._view.prefill, decode)
 
     async def _check_lost(self) -> None:

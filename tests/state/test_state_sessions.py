@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from state_samples import BIG, SETTINGS, handle, worker
 
-from ampd.state.base import SessionRow, StateStore
+from ampd.state.base import Held, SessionRow, StateStore
 from ampd.state.settings import StoreSettings
 
 
@@ -203,3 +203,43 @@ async def test_an_idle_session_expires_and_a_used_one_does_not(make_store: Calla
     assert (await store.open_round("idle")).session is None
     assert (await store.open_round("used")).session is not None
     assert await store.sessions() == 1
+
+
+async def test_what_prefill_workers_hold_is_kept_until_something_newer_is_known(store: StateStore) -> None:
+    first, second = (Held(BIG - 1, "p1", 64, 2**40), Held(7, "p2", 32, 5)), (Held(8, "p3", 96, 6),)
+    row = await closed_round(store)
+    opened = (await store.open_round("s")).session
+    assert opened is not None
+    assert opened.held == ()
+    await store.close_round("s", replace(opened, held=first), None)
+    opened = (await store.open_round("s")).session
+    assert opened is not None
+    assert opened.held == first
+    await store.close_round("s", replace(opened, held=()), b"ledger")
+    again = await store.bind("s", 2, "e2", 10, replace=row.epoch)  # the decode worker died, those caches did not
+    assert again.held == first
+    await store.close_round("s", replace(again, held=second), b"other")
+    opened = (await store.open_round("s")).session
+    assert opened is not None
+    assert opened.held == second
+    ended = await store.end_session("s")
+    assert ended is not None
+    assert ended.held == second
+    await store.restore("s", ended, b"other", ended.version)
+    opened = (await store.open_round("s")).session
+    assert opened is not None
+    assert opened.held == second
+
+
+async def test_a_ledger_the_caller_has_is_used_only_while_it_is_the_stored_one(store: StateStore) -> None:
+    ledger, longer = bytes(range(32)), bytes(range(48))
+    row = replace(await store.bind("s", BIG, "e1", 0), round=1)
+    await store.close_round("s", row, ledger)
+    assert (await store.open_round("s", ledger)).ledger == ledger
+    opened = (await store.open_round("s", ledger)).session
+    assert opened is not None
+    await store.close_round("s", opened, longer)
+    assert (await store.open_round("s", ledger)).ledger == longer
+    await store.bind("s", 2, "e2", 0, replace="e1")
+    assert (await store.open_round("s", longer)).ledger == b""
+    assert (await store.open_round("nobody", longer)).ledger == b""

@@ -132,3 +132,24 @@ async def test_an_unknown_workers_queue_stays_empty(store: StateStore) -> None:
 async def test_the_entry_as_the_policy_sees_it() -> None:
     task = entry("x", 0.75, postponed=2).task()
     assert (task.id, task.arrived_at, task.cost_s, task.ttft_target_s, task.postponed) == ("x", 1000.25, 0.75, 2.0, 2)
+
+
+async def test_a_report_is_departures_samples_and_heartbeat_in_one(store: StateStore) -> None:
+    await store.put_worker(worker(3, "prefill"))
+    await store.put_worker(worker(4))
+    for e in (entry("a", 0.5), entry("b", 0.25), entry("c", 2.0, priority=3)):
+        store.enqueue_soon(3, e)
+    row = worker(3, "prefill", running=1, running_s=0.125, context=777, link_s=0.5, kv_written=2**40)
+    await store.report(row, [("a", ["c"]), ("b", ())], [Sample(3, "ttft", 3.0, 2), Sample(4, "itl", 0.5, 5)])
+    (prefill,), (decode,) = (await store.view()).prefill, (await store.view()).decode
+    assert (prefill.queued_tasks, prefill.queued_s, prefill.ttft_s) == (1, 2.125, 1.5)
+    assert (prefill.running, prefill.context, prefill.link_s, prefill.kv_written) == (1, 777, 0.5, 2**40)
+    assert decode.itl_s == 0.1
+    assert await store.queue(3) == [entry("c", 2.0, postponed=1, priority=3)]
+    await store.report(row)
+    assert await store.queue(3) == [entry("c", 2.0, postponed=1, priority=3)]
+
+
+async def test_a_report_makes_a_new_worker_known(store: StateStore) -> None:
+    await store.report(worker(5, "prefill", "new"), [("never", ())], [])
+    assert [w.epoch for w in (await store.view()).prefill] == ["new"]
