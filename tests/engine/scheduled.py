@@ -113,10 +113,11 @@ class Engine:
         return (times[-1] - times[0]) / (len(times) - 1)
 
 
-def make_engine(model: Path, local_prefill: str, blocks: int = 2000, ahead: int = 0) -> Engine:
+def make_engine(model: Path, local_prefill: str, blocks: int = 2000, ahead: int = 0, seqs: int = 256) -> Engine:
     """A decode worker's scheduler with chunks of at most 512, on the coarse cost model."""
     settings = graph(model, policy={"local_prefill": local_prefill}, targets={"itl_s": TARGET_S})
     worker = next(w for w in settings.workers if w.role == "decode")
+    worker = worker.model_copy(update={"engine_args": {"max_num_seqs": seqs}})
     config = AsyncEngineArgs(**engine_args(settings, worker, cpu=True)).create_engine_config()
     config.cache_config.num_gpu_blocks = blocks
     init_none_hash(sha256)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from engine_pair import BLOCK
-from scheduled import TARGET_S, Engine, Played, make_engine
+from scheduled import TARGET_S, Engine, Played, make_engine, real_step_s
+
+from ampd.cost_model import CoarseCostModel
+from ampd.policy.chunks import ChunkLimits
+from ampd.workers.kv.chunk_bound import ChunkBound
+from ampd.workers.kv.step_times import StepTimes, StepWork
 
 BATCH, PROMPT = 4, 2048
 
@@ -85,12 +91,39 @@ def test_prompts_take_turns_and_short_ones_join_a_step_that_has_room(slack: Engi
     assert any(len(s.prefilled) > 1 for s in steps)
 
 
-def test_a_first_token_under_way_counts(slack: Engine) -> None:
-    """A request that begins gets its second token within its target although a long prompt waits."""
-    begun = slack.add(40, 50, itl_target_s=0.3)
-    slack.add(PROMPT, 1)
-    slack.run(lambda: len(slack.left[begun]) == 50)
-    assert slack.itl_s(begun) <= 0.3
+class Exact(StepTimes):
+    """Knows the machine."""
+
+    calibrated = True
+
+    def __init__(self) -> None:
+        super().__init__(CoarseCostModel(), 1, measured=True)
+
+    def predict(self, work: StepWork) -> float:
+        return real_step_s(work.batch, work.chunk)
+
+
+def test_a_fresh_request_gets_every_token_in_its_time_although_a_prompt_waits(slack: Engine) -> None:
+    """Planned ahead or not: its first token under way counts, and so does the time that this step will still take."""
+    slack.scheduler.bound = ChunkBound(Exact(), ChunkLimits(max_tokens=512), TARGET_S, lambda: slack.now)
+    begun = slack.add(40, 30, itl_target_s=0.3)
+    slack.add(3 * PROMPT, 1)
+    slack.run(lambda: slack.is_over(begun))
+    times = slack.left[begun]
+    gaps = [b - a for a, b in pairwise(times)]
+    assert max(gaps) < 0.275
+    assert min(gaps[:-1]) > 0.255
+
+
+def test_what_prefill_costs_is_probed_with_care(slack: Engine) -> None:
+    """An engine that has only had remote prefills, and no profile."""
+    decoding(slack)
+    cost = CoarseCostModel()
+    sizes = [
+        ChunkBound(StepTimes(cost, 1, measured), ChunkLimits(max_tokens=512), 9.0, lambda: slack.now).budget(running, 0)
+        for measured, running in ((False, slack.scheduler.running), (True, slack.scheduler.running), (False, []))
+    ]
+    assert sizes == [64, 512, 512]
 
 
 def test_chunked_takes_the_workers_chunk_whatever_the_targets(tiny_model: Path) -> None:
@@ -118,6 +151,14 @@ def test_a_pause_ends_when_there_is_no_room_for_the_prefill(tiny_model: Path) ->
     assert engine.is_over(*batch)
 
 
+def test_a_paused_batch_keeps_its_places(tiny_model: Path) -> None:
+    engine = make_engine(tiny_model, "exclusive", seqs=BATCH)
+    ids = [*decoding(engine, answer=50), engine.add(PROMPT, 1), engine.add(PROMPT, 1)]
+    while not engine.is_over(*ids):
+        engine.step()
+        assert len(engine.scheduler.running) <= BATCH
+
+
 @pytest.mark.parametrize("mode", ["slack", "exclusive", "chunked"])
 def test_nothing_is_lost_when_blocks_run_out(tiny_model: Path, mode: str) -> None:
     """Preempted, resumed, and every request gets all its tokens."""
@@ -125,6 +166,7 @@ def test_nothing_is_lost_when_blocks_run_out(tiny_model: Path, mode: str) -> Non
     ids = [engine.add(200, 150) for _ in range(4)] + [engine.add(600, 30) for _ in range(2)]
     engine.run(lambda: engine.is_over(*ids))
     assert [len(engine.left[i]) for i in ids] == [150] * 4 + [30] * 2
+    assert len(engine.scheduler.bound) == 0
 
 
 def test_the_load_is_reported_with_each_step(slack: Engine) -> None:

@@ -50,6 +50,10 @@ class ChunkBound:
         self._decodes: dict[str, _Decode] = {}
         self._ended_at = float("-inf")
 
+    def __len__(self) -> int:
+        """Requests whose first token has left."""
+        return len(self._decodes)
+
     def budget(self, decoding: Sequence[Any], history: int) -> int:
         """Tokens of prefill for the coming step, the first of which follows `history` tokens of its prompt."""
         starts_at = self._starts_at()
