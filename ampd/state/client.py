@@ -56,12 +56,12 @@ class RedisClient:
         self._decisions, self._rest = (Lane(self._address, max_pending, _SILENT_S, _CONNECT_S) for _ in range(2))
         self.failed = 0  # requests of `run_soon` that were not carried out
 
-    async def connect(self, key: str, value: str) -> str:
-        """Check address, password and rights, and load the scripts. Returns what `key` holds: `value` if it held nothing.
+    async def connect(self, key: str, value: str, load: bool = True) -> str:
+        """Check address, password and rights, and load the scripts if asked to. Returns what `key` holds: `value` if nothing.
 
         Raises SetupError in one line. The deadline of calls does not apply: a process that starts may be slow.
         """
-        commands: list[Command] = [("SCRIPT", "LOAD", script.text) for script in self._scripts.values()]
+        commands: list[Command] = [("SCRIPT", "LOAD", script.text) for script in self._scripts.values() if load]
         commands += [("SETNX", key, value), ("GET", key)]
         try:
             await self._ready(self._decisions, _CONNECT_S, hurry=True)

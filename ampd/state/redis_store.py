@@ -52,7 +52,8 @@ class RedisStore:
         self._background: dict[object, asyncio.Task[None]] = {}
 
     async def connect(self) -> bool:
-        found = await self._client.connect(f"{self._prefix}:schema", f"{SCHEMA} {uuid.uuid4().hex}")
+        first = self._incarnation is None
+        found = await self._client.connect(f"{self._prefix}:schema", f"{SCHEMA} {uuid.uuid4().hex}", load=first)
         schema = found.partition(" ")[0]
         if schema != str(SCHEMA):
             raise SetupError(

@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 1.0
-_MISSES = 3  # deadlines missed in a row, after which the store counts as away
+# So many deadlines missed in a row, and no answer for so long, and the store counts as away: a hiccup of a busy machine makes all
+# calls miss that are under way, and is over before the next ones.
+_MISSES, _SILENCE_S = 3, 0.05
 
 
 class _CameBackEmpty(StateError):
@@ -53,6 +55,7 @@ class ResilientStore:
         self._copies = SessionTable(settings.idle_ttl_s, time.time)
         self._back = WriteBack(self._copies)
         self._misses = 0
+        self._answered_at = clock()
         self._recovery: asyncio.Task[None] | None = None
 
     async def connect(self) -> bool:
@@ -195,7 +198,7 @@ class ResilientStore:
             except StateError as e:
                 self._missed(e)
             else:
-                self._misses = 0
+                self._misses, self._answered_at = 0, self._clock()
                 return answer
         self.degraded += 1
         return here()
@@ -203,7 +206,8 @@ class ResilientStore:
     def _missed(self, error: StateError) -> None:
         """A slow answer is forgiven, an error (or a row of slow ones) is not."""
         self._misses += 1
-        if not self.away and (isinstance(error, _CameBackEmpty) or error.__cause__ is not None or self._misses >= _MISSES):
+        silent = self._misses >= _MISSES and self._clock() - self._answered_at >= _SILENCE_S
+        if not self.away and (silent or isinstance(error, _CameBackEmpty) or error.__cause__ is not None):
             self.away = True
             log.warning("state store away, serving from the last view and own sessions: %s", error)
         if self._recovery is None or self._recovery.done():
