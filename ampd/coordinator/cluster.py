@@ -56,7 +56,10 @@ class DynamoWorkers:
                 raw = await anext(chunks, None)
             if raw is None:
                 return
-            yield decode(DecodeChunk, raw)
+            chunk = decode(DecodeChunk, raw)
+            yield chunk
+            if chunk.stats is not None or chunk.refused is not None:
+                return  # the last one: the stream's own end, one more turn of the loop, says nothing new
 
     async def kv(self, worker: int, request: KvRequest) -> KvReply:
         """See Workers. Bounded in time."""

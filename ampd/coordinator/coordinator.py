@@ -21,6 +21,7 @@ from ampd.coordinator.opening import Opening
 from ampd.coordinator.quarantine import Quarantine
 from ampd.coordinator.request import read_request
 from ampd.coordinator.round import Phase, Round
+from ampd.coordinator.search import SessionSearch
 from ampd.coordinator.workers import Caller, Workers
 from ampd.errors import RequestError, RoundCancelled, WorkerError, WorkerGone
 from ampd.messages import DecodeChunk
@@ -51,7 +52,8 @@ class Coordinator:
         self._keys = SessionKeys(graph.name, graph.sessions.key_sources, graph.sessions.derive)
         self._quarantine = Quarantine(graph.state.stale_after_s, clock)
         binder = Binder(store, graph.policy, cost)
-        self._opening = Opening(store, self._quarantine, binder, graph.model.block_size, wall)
+        search = SessionSearch(store, workers)
+        self._opening = Opening(store, self._quarantine, binder, search, graph.model.block_size, wall)
         self._closing = Closing(store, workers, graph.model.block_size, graph.transport.read_grace_s)
         self._legs = Legs(workers, self._closing, graph.coordinator.round_timeout_s, clock)
         self._running = 0

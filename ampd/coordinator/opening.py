@@ -15,6 +15,7 @@ from ampd.coordinator.keys import SessionKey
 from ampd.coordinator.quarantine import Quarantine
 from ampd.coordinator.request import Ask
 from ampd.coordinator.round import History, Round
+from ampd.coordinator.search import SessionSearch
 from ampd.errors import NoWorkers, StateError, WorkerGone
 from ampd.ledger import DIGEST_SIZE
 from ampd.ledger import match as match_ledger
@@ -30,9 +31,15 @@ class Opening:
     """Opens rounds."""
 
     def __init__(
-        self, store: StateStore, quarantine: Quarantine, binder: Binder, block_size: int, wall: Callable[[], float] = time.time
+        self,
+        store: StateStore,
+        quarantine: Quarantine,
+        binder: Binder,
+        search: SessionSearch,
+        block_size: int,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        self._store, self._quarantine, self._binder = store, quarantine, binder
+        self._store, self._quarantine, self._binder, self._search = store, quarantine, binder, search
         self._block_size, self._wall = block_size, wall
         self._ids, self._numbers = uuid.uuid4().hex[:16], itertools.count()
 
@@ -44,6 +51,8 @@ class Opening:
         began = time.perf_counter()
         opened = await self._store.open_round(key.id) if key is not None else Opened(None, b"", await self._store.view())
         read_s = time.perf_counter() - began
+        if key is not None and opened.unsure:
+            opened = await self._search.complete(key.id, opened)
         view, row = self._quarantine.healthy(opened.view), opened.session
         number = row.round + 1 if row is not None else 1
         handle = row.handle if row is not None else None

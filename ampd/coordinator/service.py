@@ -94,12 +94,12 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
         store = open_store(graph)
         await store.connect()
         stack.push_async_callback(store.close)
-        runtime = _runtime()
+        runtime = open_runtime()
         stack.callback(runtime.shutdown)
         coordinator = Coordinator(graph, store, await _workers(runtime, graph, namespace), cost)
         endpoint = runtime.endpoint(f"{namespace}-api.coordinator.generate")
         endpoint.metrics.register_prometheus_expfmt_callback(coordinator.counters.text)
-        await _register(graph, endpoint)
+        await register(graph, endpoint)
         # Dynamo hands out a future, not a coroutine.
         serving = asyncio.ensure_future(endpoint.serve_endpoint(Handler(coordinator).generate))
         ready()
@@ -111,7 +111,8 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
         serving.cancel()
 
 
-def _runtime() -> DistributedRuntime:
+def open_runtime() -> DistributedRuntime:
+    """Dynamo's runtime, as the DYN_* variables ask for it. Raises SetupError."""
     discovery, plane = os.environ.get("DYN_DISCOVERY_BACKEND", "file"), os.environ.get("DYN_REQUEST_PLANE", "tcp")
     try:
         return DistributedRuntime(asyncio.get_running_loop(), discovery, plane)
@@ -133,7 +134,8 @@ async def _workers(runtime: DistributedRuntime, graph: Graph, namespace: str) ->
     )
 
 
-async def _register(graph: Graph, endpoint: Endpoint) -> None:
+async def register(graph: Graph, endpoint: Endpoint) -> None:
+    """Register the graph's model card at `endpoint`."""
     model = graph.model
     config = ModelRuntimeConfig()
     config.context_length = model.max_model_len
