@@ -63,6 +63,7 @@ def test_noise_is_averaged_and_a_stall_is_no_slow_engine() -> None:
 def test_prefills_without_a_batch_calibrate_the_prefill_part() -> None:
     times = StepTimes(MODEL, 1, measured=False)
     assert not times.calibrated
+    assert times.predict(StepWork()) == 0
     for _ in range(3):
         times.observe(StepWork(chunk=512), 3 * MODEL.t_pre(0, 512, 1))
     assert times.calibrated

@@ -44,8 +44,10 @@ class StepTimes:
         return self._prefill.seen > 0
 
     def predict(self, work: StepWork) -> float:
-        """Seconds."""
+        """Seconds; 0 for nothing to compute."""
         if work.batch == 0:
+            if work.chunk == 0:
+                return 0.0
             return self._prefill.value * self._cost.t_pre(work.history, work.chunk, self._theta)
         return self._decode_s(work) + self._prefill.value * self._added_s(work)
 
