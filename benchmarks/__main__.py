@@ -1,4 +1,4 @@
-"""All benchmarks of the scheduling core, or the named ones: `python -m benchmarks [routing reordering binding ledger coordinator]`."""
+"""All benchmarks of the scheduling core, or those named: `python -m benchmarks [routing reordering binding ledger coordinator]`."""
 
 from __future__ import annotations
 
