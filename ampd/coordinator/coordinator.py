@@ -57,7 +57,7 @@ class Coordinator:
         self._closing = Closing(store, workers, graph.model.block_size, graph.transport.read_grace_s)
         self._legs = Legs(workers, self._closing, graph.coordinator.round_timeout_s, clock)
         self._running = 0
-        self.counters = Counters(cost, clock, lambda: self._running)
+        self.counters = Counters(clock, lambda: self._running)
         self._idle = asyncio.Event()
         self._idle.set()
 

@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from ampd.coordinator.round import Round
-from ampd.policy.types import CostModel
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 _SHORT = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01)
 _TOOLS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-_RATIO = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 
 _MOST_SESSIONS = 50_000  # whose last round's end is remembered, for the tool gaps
 _TRIGGERS = ("tool_result", "user_message")
@@ -47,12 +45,12 @@ class _Labelled:
 class Counters:
     """Totals since the start of the process. Each Coordinator has a registry of its own.
 
-    `cost` is compared with what the workers measure; `running` tells how many rounds run now.
+    `running` tells how many rounds run now.
     """
 
-    def __init__(self, cost: CostModel, clock: Callable[[], float], running: Callable[[], int]) -> None:
+    def __init__(self, clock: Callable[[], float], running: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
-        self._cost, self._clock = cost, clock
+        self._clock = clock
         self._ended_at: OrderedDict[str, float] = OrderedDict()
         self._decisions = self._counter("route_decisions", "Routing decisions", "path", "reason", "round")
         self._route = self._histogram("route_duration_seconds", "The policy's own time for a decision", _SHORT)
@@ -67,7 +65,6 @@ class Counters:
         self._drift = self._counter("prefix_drift", "Rounds whose client had rewritten the session's context")
         self._recomputes = self._counter("kv_recomputes", "Rounds whose promised KV was not used", "cause")
         self._gap = self._histogram("tool_gap_seconds", "From a session's answer to its next round", _TOOLS, "trigger")
-        self._error = self._histogram("cost_model_error_ratio", "Predicted over measured", _RATIO, "fn")
         self.bindings = Gauge("ampd_session_bindings", "Sessions bound, in all of the graph", registry=self.registry)
         running_now = Gauge("ampd_rounds_running", "Rounds under way", registry=self.registry)
         running_now.set_function(running)
@@ -109,7 +106,6 @@ class Counters:
         if round.stats.tokens_out > 1:
             self._itl.observe(round.stats.itl_s)
         self._compare_targets(round)
-        self._compare_costs(round)
         if round.key is not None and not round.ask.final:
             self._ended_at[round.key.id] = self._clock()
             if len(self._ended_at) > _MOST_SESSIONS:
@@ -121,27 +117,6 @@ class Counters:
         itl = round.stats.itl_s <= round.ask.itl_target_s
         for slo, met in (("ttft", ttft), ("itl", itl), ("round", ttft and itl)):
             (self._attained if met else self._missed).inc(slo)
-
-    def _compare_costs(self, round: Round) -> None:
-        """What the cost model says of the work that a remote prefill turned out to be, against the time it took."""
-        stats, done, decision = round.stats, round.prefilled, round.decision
-        if stats is None or done is None or decision is None:
-            return
-        worker = round.view.find(done.handle.worker)
-        if worker is None:
-            return
-        there, here = worker.theta, round.bound.theta
-        prompt = len(round.ask.token_ids)
-        known = min(done.read_tokens + done.cached_tokens, prompt)
-        self._ratio("t_pre", self._cost.t_pre(known, prompt - known, there) if known < prompt else 0.0, done.prefill_s)
-        if done.read_tokens:
-            self._ratio("t_kv_history", self._cost.t_kv(done.read_tokens, here, there, "history"), done.read_s)
-        if stats.read_tokens:
-            self._ratio("t_kv_increment", self._cost.t_kv(stats.read_tokens, there, here, "increment"), stats.read_s)
-
-    def _ratio(self, fn: str, predicted: float, measured: float) -> None:
-        if predicted > 0 and measured > 0:
-            self._error.observe(predicted / measured, fn)
 
     def text(self) -> str:
         """All metrics in the text format."""

@@ -51,7 +51,7 @@ class Opening:
         began = time.perf_counter()
         opened = await self._store.open_round(key.id) if key is not None else Opened(None, b"", await self._store.view())
         read_s = time.perf_counter() - began
-        if key is not None and opened.unsure:
+        if key is not None and _incomplete(opened):
             opened = await self._search.complete(key.id, opened)
         view, row = self._quarantine.healthy(opened.view), opened.session
         number = row.round + 1 if row is not None else 1
@@ -132,6 +132,11 @@ class Opening:
 
     def _usable(self, handle: Handle, bound: WorkerView) -> bool:
         return handle.worker == bound.id and handle.epoch == bound.epoch and handle.expires_at > self._wall()
+
+
+def _incomplete(opened: Opened) -> bool:
+    """Whether a worker may know more of the session than the store, which may have lost what it held."""
+    return (opened.unsure or opened.degraded) and (opened.session is None or opened.session.handle is None)
 
 
 def measure(ledger: bytes, token_ids: Sequence[int], held: int, block_size: int) -> History:

@@ -44,6 +44,7 @@ class SimWorker:
         self.causes: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.dead = False
+        self.kv_written = 0
         self.finishing: dict[str, asyncio.Event] = {}  # of the rounds that stream
         self.finishes: list[str] = []  # heard
         self._refs = itertools.count()
@@ -117,6 +118,9 @@ class SimWorker:
             if (left := self.pins.of_round(request.id)) is not None:
                 self.drop(left)
             return KvReply(ok=True)
+        if request.op == "find":
+            pin = self.pins.of_session(request.session)
+            return KvReply(ok=False, cause="unknown") if pin is None else KvReply(ok=True, handle=pin.handle, ledger=pin.ledger)
         assert request.handle is not None
         if request.op == "release":
             if self.pins.is_claimed(request.handle):
@@ -146,7 +150,14 @@ class SimWorker:
         handle = self.issue(request.id, request.session, computed)
         await self._pass("prefilled", leg)
         return PrefillResult(
-            handle=handle, queue_s=0.0, read_s=0.0, prefill_s=0.0, read_tokens=len(known), cached_tokens=0, recompute=recompute
+            handle=handle,
+            queue_s=0.0,
+            read_s=0.0,
+            prefill_s=0.0,
+            read_tokens=len(known),
+            cached_tokens=0,
+            recompute=recompute,
+            kv_written=self.kv_written,
         )
 
     async def _read_history(self, request: PrefillRequest, leg: SimLeg) -> tuple[list[int], str | None]:
