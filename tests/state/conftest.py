@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import itertools
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import redis
+import uvloop
 from redis_server import RedisServer
 from state_samples import SETTINGS
 from tls_relay import tls_relay
@@ -19,6 +21,11 @@ from ampd.state.resilient import ResilientStore
 from ampd.state.settings import StoreSettings
 
 _graphs = itertools.count()
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop of ampd's processes: it may run timers before it reads sockets, as asyncio's own never does."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="session")

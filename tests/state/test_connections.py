@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import itertools
 import random
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -87,13 +89,27 @@ async def test_calls_that_missed_their_deadline_leave_the_order_alone(
             assert await client.command(Use.DECISION, "ECHO", f"later-{i}") == f"later-{i}".encode()
 
 
-async def test_a_stall_of_this_process_is_not_taken_for_redis_silence(make_client: Callable[..., RedisClient]) -> None:
-    client = make_client(deadline_s=0.1)
+async def test_a_stall_of_this_process_is_not_taken_for_redis_silence(
+    make_client: Callable[..., RedisClient], server: RedisServer
+) -> None:
+    client, loop = make_client(deadline_s=0.1), asyncio.get_running_loop()
     await client.connect("k", "v")
+    ours, other = socket.socketpair()
+
+    def stall() -> None:
+        """Another connection's work takes long. The answer arrives meanwhile, and the deadline passes, before sockets are read."""
+        loop.remove_reader(ours)
+        server.thaw()
+        time.sleep(0.3)
+
+    server.freeze()
+    loop.add_reader(ours, stall)
     call = asyncio.create_task(client.command(Use.DECISION, "ECHO", "here"))
     await asyncio.sleep(0)
-    time.sleep(0.3)  # noqa: ASYNC251 - the loop stands still, the answer waits in the socket
+    other.send(b"x")
     assert await call == b"here"
+    ours.close()
+    other.close()
 
 
 async def test_a_stopped_redis_costs_its_callers_a_bounded_wait_and_its_return_needs_no_help(
@@ -184,6 +200,37 @@ async def test_an_opening_cancelled_at_any_moment_gives_its_handle_back(server: 
                 break
             await asyncio.sleep(0.01)
         assert found.handle == handle()
+    await store.close()
+
+
+async def test_an_opening_cancelled_between_its_reply_and_its_turn_gives_its_handle_back(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RedisStore(server.url, None, f"moment-{next(_names)}", SETTINGS)
+    await store.connect()
+    row = replace(await store.bind("s", BIG, "e1", 0), handle=handle())
+    await store.close_round("s", row, b"ledger")
+    connection = store._client._decisions.connection
+    assert connection is not None
+    send = connection.send
+
+    def send_and_cancel(*args: Any) -> asyncio.Future[list[Any]]:
+        future = send(*args)
+        future.add_done_callback(lambda _: call.cancel())
+        return future
+
+    monkeypatch.setattr(connection, "send", send_and_cancel)
+    call = asyncio.create_task(store.open_round("s"))
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    monkeypatch.undo()
+    for _ in range(300):
+        found = (await store.open_round("s")).session
+        assert found is not None
+        if found.handle is not None:
+            break
+        await asyncio.sleep(0.01)
+    assert found.handle == handle()
     await store.close()
 
 

@@ -26,7 +26,7 @@ async def change(store: RedisStore, rng: random.Random, step: int) -> None:
     id = rng.randrange(1, 9)
     match rng.randrange(7):
         case 0 | 1:
-            role = "prefill" if id % 2 else "decode"
+            role = rng.choice(["prefill", "decode"])
             await store.put_worker(worker(id, role, f"e{rng.randrange(2)}", running=rng.randrange(9), kv_free=step))
         case 2:
             await store.remove_worker(id)
