@@ -30,6 +30,7 @@ from ampd.launch.preflight import free_ports
 from ampd.launch.random_model import build_random_model
 from ampd.workers.engines.base import Engine, EngineJob
 from ampd.workers.engines.vllm import VllmEngine
+from benchmarks.timing import machine
 
 MODES = ("slack", "chunked", "exclusive")
 _BATCH, _PROMPT = 4, 128
@@ -134,32 +135,37 @@ async def started(graph: Graph) -> AsyncIterator[Engine]:
 async def measure(
     model: Path, core: str, chunk: int, factor: float, repeat: int, load: dict[str, int], console: Console
 ) -> tuple[float, list[dict[str, Any]]]:
-    """The ITL of the batch alone, and one row a mode: medians over the repeats."""
-    target, alone_s, right, rows = 0.0, 0.0, None, []
+    """The ITL of the batch alone, and one row a mode."""
+    alone: list[Played] = []
+    played: dict[str, list[Played]] = {}
+    target_s = 0.0
     for mode in MODES:
-        console.print(f"{mode}: starting an engine on core {core}")
+        console.print(f"{mode}: an engine starts on core {core}")
         async with started(make_graph(model, mode, core, chunk)) as engine:
             await play(engine, 1, load["prefill_tokens"], load["tokens"], None)  # warm up
-            alone = [await play(engine, 0, 0, load["tokens"], None) for _ in range(repeat)] if right is None else []
-            if right is None:
-                alone_s = float(np.median([p.itl_s for p in alone]))
-                target = factor * alone_s
-            played = [await play(engine, **load, itl_target_s=target) for _ in range(repeat)]
-        right = right or played[0].answers()
-        unloaded = [a for p in alone for a in p.answers()]
-        equal = all(p.answers() == right for p in played) and all(a in right for a in unloaded)
-        rows.append(
-            {
-                "mode": mode,
-                "itl_mean_s": float(np.median([p.itl_s for p in played])),
-                "itl_p95_s": float(np.median([p.itl_p95_s for p in played])),
-                "itl_target_s": target,
-                "prefill_ttft_s": float(np.median([p.ttft_s for p in played])),
-                "tokens_equal": equal,
-            }
-        )
-        console.print(f"  mean ITL {1e3 * rows[-1]['itl_mean_s']:.1f} ms, target {1e3 * target:.1f} ms")
-    return alone_s, rows
+            if not alone:
+                alone = [await play(engine, 0, 0, load["tokens"], None) for _ in range(repeat)]
+                target_s = factor * _median(alone, "itl_s")
+            played[mode] = [await play(engine, **load, itl_target_s=target_s) for _ in range(repeat)]
+        console.print(f"  mean ITL {1e3 * _median(played[mode], 'itl_s'):.1f} ms, target {1e3 * target_s:.1f} ms")
+    right = played[MODES[0]][0].answers()
+    equal_alone = all(p.answers() == right[:_BATCH] for p in alone)
+    rows: list[dict[str, Any]] = [
+        {
+            "mode": mode,
+            "itl_mean_s": _median(played[mode], "itl_s"),
+            "itl_p95_s": _median(played[mode], "itl_p95_s"),
+            "itl_target_s": target_s,
+            "prefill_ttft_s": _median(played[mode], "ttft_s"),
+            "tokens_equal": equal_alone and all(p.answers() == right for p in played[mode]),
+        }
+        for mode in MODES
+    ]
+    return _median(alone, "itl_s"), rows
+
+
+def _median(runs: Sequence[Played], name: str) -> float:
+    return float(np.median([getattr(run, name) for run in runs]))
 
 
 def print_rows(console: Console, rows: list[dict[str, Any]], alone_s: float, load: dict[str, int]) -> None:
@@ -196,6 +202,7 @@ def main(
         model = build_random_model(Path(folder) / "small", "small")
         alone_s, rows = asyncio.run(measure(model, core, chunk, factor, repeat, load, console))
     print_rows(console, rows, alone_s, load)
+    console.print(f"medians of {repeat}; {machine()}")
     write_json({"rows": rows, "itl_alone_s": alone_s, **load}, json_file)
     sys.exit(0 if all(r["tokens_equal"] for r in rows) else 1)
 

@@ -59,17 +59,19 @@ class Engine:
 
     def add(self, tokens: int, answer: int, itl_target_s: float | None = None, seed: int | None = None) -> str:
         """Submit a request; the answer has that many tokens."""
+        request = self.request(tokens, answer, itl_target_s, seed)
+        self.left[request.request_id] = []
+        self.scheduler.add_request(request)
+        return request.request_id
+
+    def request(self, tokens: int, answer: int, itl_target_s: float | None = None, seed: int | None = None) -> Request:
+        """A request of a prompt that only those of the same seed share blocks with."""
         number = next(_ids)
         params: dict[str, Any] = {} if itl_target_s is None else {ITL_TARGET: itl_target_s}
         sampling = SamplingParams(max_tokens=answer, ignore_eos=True, extra_args={"kv_transfer_params": params})
         sampling.update_from_generation_config({}, 0)
-        request = Request(
-            f"r{number}", prompt(tokens, number if seed is None else seed), sampling, None,
-            block_hasher=get_request_block_hasher(BLOCK, sha256),
-        )  # fmt: skip
-        self.left[request.request_id] = []
-        self.scheduler.add_request(request)
-        return request.request_id
+        token_ids, hasher = prompt(tokens, number if seed is None else seed), get_request_block_hasher(BLOCK, sha256)
+        return Request(f"r{number}", token_ids, sampling, None, block_hasher=hasher)
 
     def step(self) -> Played:
         """Plan a step, and let the oldest one under way end if there are more than `ahead`. Returns the planned one."""

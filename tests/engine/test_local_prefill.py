@@ -12,6 +12,7 @@ from scheduled import TARGET_S, Engine, Played, make_engine, real_step_s
 from ampd.cost_model import CoarseCostModel
 from ampd.policy.chunks import ChunkLimits
 from ampd.workers.kv.chunk_bound import ChunkBound
+from ampd.workers.kv.params import LOAD
 from ampd.workers.kv.step_times import StepTimes, StepWork
 
 BATCH, PROMPT = 4, 2048
@@ -173,8 +174,33 @@ def test_the_load_is_reported_with_each_step(slack: Engine) -> None:
     ids = decoding(slack)
     slack.step()
     stats = slack.scheduler.make_stats()
-    load = stats.kv_connector_stats["ampd_load"]
+    load = stats.kv_connector_stats[LOAD]
     held = [40 + len(slack.left[i]) - 1 + slack.ahead for i in ids]
     assert load["context"] == sum(held)
     assert load["kv_written"] == sum(-(-tokens // BLOCK) * BLOCK for tokens in held)
     assert load["link_s"] == 0
+
+
+@pytest.mark.parametrize("others", [64, 320, 1000])
+def test_kv_written_is_the_clock_by_which_the_prefix_cache_forgets(tiny_model: Path, others: int) -> None:
+    """Of a prompt that much is left as the pool has room for beside what was written since; its tail goes first."""
+    engine = make_engine(tiny_model, "slack", blocks=101)
+    manager, total = engine.scheduler.kv_cache_manager, 100 * BLOCK
+
+    def prefill(tokens: int, seed: int | None = None) -> int:
+        prefilled(engine, engine.add(tokens, 1, seed=seed))
+        written: int = engine.scheduler.make_stats().kv_connector_stats[LOAD]["kv_written"]
+        return written
+
+    def cached() -> int:
+        request = engine.request(1001, 1, seed=-1)
+        tokens: int = manager.get_computed_blocks(request)[1]
+        return tokens
+
+    since = prefill(1000, seed=-1)
+    seen = set()
+    for _ in range(2 * total // others):
+        left = min(1000 // BLOCK * BLOCK, max(0, total - (prefill(others) - since)))
+        assert left <= cached() <= left + others
+        seen.add(left > 0)
+    assert seen == {True, False}
