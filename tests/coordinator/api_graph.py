@@ -120,6 +120,7 @@ class ApiGraph:
             "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
             "DYN_SDK_DISABLE_ANSI_LOGGING": "1",
             "DYN_HTTP_PRE_COMMIT_ERROR_PEEK_MS": "1000",
+            "DYN_METADATA_HEADER": "x-slo-",
             "DYN_SYSTEM_HOST": "127.0.0.1",
             "HF_HUB_OFFLINE": "1",
             **variables,

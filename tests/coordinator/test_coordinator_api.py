@@ -116,6 +116,17 @@ def test_without_a_header_the_session_is_derived_from_the_opening(api: ApiGraph)
     assert (second["derived"], second["session"], second["round"]) == (True, first["session"], 2)
 
 
+@pytest.mark.parametrize("how", ["headers", "annotations"])
+def test_targets_and_priority_of_a_request(api: ApiGraph, how: str) -> None:
+    headers = {"x-slo-ttft-ms": "1500", "x-slo-tpot-ms": "25"} if how == "headers" else {}
+    annotations = ["slo-ttft-ms:1500", "slo-tpot-ms:25"] if how == "annotations" else []
+    nvext = {**DATA["nvext"], "agent_hints": {"priority": 4}, "annotations": annotations}
+    status, answer = api.post(CHAT, say("t", nvext=nvext), session(f"asks by {how}", **headers))
+    assert status == 200
+    figures = answer["nvext"]["engine_data"]["ampd"]
+    assert (figures["ttft_target_s"], figures["itl_target_s"], figures["priority"]) == (1.5, 0.025, 4)
+
+
 def test_tenants_do_not_share_sessions(api: ApiGraph) -> None:
     ids = [
         api.post(CHAT, say("t"), session("shared", **({"x-tenant-id": tenant} if tenant else {})))[1]["nvext"]["engine_data"][
@@ -148,6 +159,9 @@ BAD = [
     (CHAT, '{"model": "echo", "messages": [', {}, 400, "deserialize"),
     (CHAT, say("x"), session("s" * 300), 400, "a session id has at most 256"),
     (CHAT, say("x"), {"x-filler": "f" * 1_000_000}, 431, ""),
+    (CHAT, say("x"), {"x-slo-ttft-ms": "soon"}, 400, "x-slo-ttft-ms is 'soon': give a number of milliseconds"),
+    (CHAT, say("x", nvext={"annotations": ["slo-tpot-ms:-1"]}), {}, 400, "slo-tpot-ms is '-1': give a number"),
+    (CHAT, say("x", nvext={"agent_hints": {"priority": "high"}}), {}, 400, "expected i32"),
     (CHAT, say("x"), session("refuse"), 400, "top_k must be smaller"),
 ]
 
