@@ -135,10 +135,10 @@ class ConditionalDisagg(_Baseline):
         return threshold is not None and worker.queued_s > threshold * case.cost.t_pre(0, full_step, worker.theta)
 
     def _decode_busy(self, case: Case) -> bool:
-        """With this prompt the decode batch would attend to more than the threshold's share of the pool, or the pool is unknown."""
+        """With this prompt the batch would attend to more than the threshold's share of the pool; of an unknown pool, 0, it does."""
         threshold, decode = self.settings.decode_busy_threshold, case.decode
         projected = decode.context + case.round.l_hist + case.round.l_incr
-        return threshold is not None and (decode.kv_total <= 0 or projected > threshold * decode.kv_total)
+        return threshold is not None and projected > threshold * decode.kv_total
 
 
 def _waits(case: Case) -> list[float]:

@@ -185,6 +185,28 @@ def test_a_decode_worker_that_cannot_help_is_not_asked(other: WorkerView) -> Non
     assert place(prefill(1, 1.0), decode(queued_s=5.0), other).worker == 1
 
 
+def test_slack_ends_where_the_context_makes_a_step_too_long() -> None:
+    """0.09 s / 1.25 = 0.072 s: one sequence with 62,000 tokens."""
+    others = [
+        decode(101, running=1, context=61_999),
+        decode(102, running=1, context=62_010),
+        decode(103, running=2, context=52_001),
+    ]
+    d = place(prefill(1, 9.0), decode(queued_s=9.0), *others)
+    assert (d.worker, d.reason) == (101, "deflect")
+    assert {k for k in d.estimates if k.startswith("remote:10")} == {"remote:101"}
+
+
+def test_an_idle_decode_worker_has_slack_whatever_the_target() -> None:
+    d = place(decode(queued_s=5.0), decode(101), itl_target_s=0.005)
+    assert (d.worker, d.reason) == (101, "deflect")
+
+
+def test_near_equal_decode_workers_share_deflected_prefills() -> None:
+    others = [decode(101), decode(102, 0.016), decode(103, 0.018)]
+    assert {place(decode(queued_s=5.0), *others, seed=s).worker for s in range(60)} == {101, 102}
+
+
 def test_a_graph_without_prefill_workers() -> None:
     d = place(decode(running=4, context=5000), decode(101, 3.0))
     assert (d.path, d.reason) == ("local", "least_finish")
