@@ -92,7 +92,7 @@ class Lane:
             error: Exception = Lost(f"no connection within {self._connect_s:.0f} s")
         except (OSError, Lost) as e:
             error = e
-        except BaseException:
+        except asyncio.CancelledError:
             if connection is not None:
                 connection.abort(Lost("closed"))
             raise
