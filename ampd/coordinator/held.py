@@ -1,8 +1,9 @@
 """What the prefill workers' own caches are believed to hold of a session.
 
-A prefill leaves its prompt in the worker's prefix cache. Each worker's `kv_written` counts the tokens that it has written there
-since, so it is the clock by which the cache forgets: once a whole pool (less what is pinned) has been written over, nothing is
-left. A wrong guess costs time only: the worker reads or computes what it does not find.
+A prefill leaves its prompt in the worker's prefix cache. Each worker's `kv_written` counts the tokens that it has written there, so
+it is the clock by which the cache forgets: as the pool (less what is pinned) is written over, vLLM gives up the least recently used
+blocks, of one prompt its tail first. So what is left is the pool less what has been written since. A wrong guess costs time only:
+the worker reads or computes what it does not find.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ def still_held(held: Sequence[Held], matched: int, view: ClusterView) -> Mapping
     found = {}
     for worker in chain(view.prefill, view.decode):
         h = known.get(worker.id)
-        if h is not None and h.epoch == worker.epoch and worker.kv_written - h.written < worker.kv_total - worker.kv_pinned:
-            found[worker.id] = min(h.tokens, matched)
+        if h is not None and h.epoch == worker.epoch:
+            left = worker.kv_total - worker.kv_pinned - (worker.kv_written - h.written)
+            if left > 0:
+                found[worker.id] = min(h.tokens, matched, left)
     return found
 
 
