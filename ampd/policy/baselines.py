@@ -135,7 +135,7 @@ class ConditionalDisagg(_Baseline):
         return threshold is not None and worker.queued_s > threshold * case.cost.t_pre(0, full_step, worker.theta)
 
     def _decode_busy(self, case: Case) -> bool:
-        """With this prompt the batch would attend to more than the threshold's share of the pool; of an unknown pool, 0, it does."""
+        """With this prompt the batch would attend to more than the threshold's share of the pool. An unknown pool, 0, is busy."""
         threshold, decode = self.settings.decode_busy_threshold, case.decode
         projected = decode.context + case.round.l_hist + case.round.l_incr
         return threshold is not None and projected > threshold * decode.kv_total

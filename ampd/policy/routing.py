@@ -18,31 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
 
-from ampd.policy.placing import ByTheta, Case, Estimates, Router, least, named, random_one
-from ampd.policy.types import ClusterView, CostModel, Decision, Path, Reason, Round, WorkerView
-
-
-@dataclass(frozen=True, slots=True)
-class RoutingSettings:
-    """Algorithm 1's slack factors: the share of a target under which a windowed mean counts as slack."""
-
-    alpha: float = 0.9
-    beta: float = 0.85
-
-
-def route(
-    round: Round,
-    view: ClusterView,
-    cost: CostModel,
-    settings: RoutingSettings,
-    rng: Random,
-    forced: Path | None = None,
-    local_reason: Reason | None = None,
-) -> Decision:
-    """`paper` in one call; see `placing.RoutingPolicy.route`."""
-    return Router(Paper(settings.alpha, settings.beta)).route(round, view, cost, rng, forced, local_reason)
+from ampd.policy.placing import ByTheta, Case, Estimates, least, named, random_one
+from ampd.policy.types import CostModel, Decision, Reason, WorkerView
 
 
 @dataclass(frozen=True, slots=True)

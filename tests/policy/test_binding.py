@@ -77,8 +77,14 @@ def test_predicted_load_counts_waiting_and_promised_sessions() -> None:
     running = decode(1, 5000, running=4, context=2000)
     assert loaded(running, decode(2, 4000, running=4, context=2000, kv_pinned=3000)) == 1
     assert loaded(running, decode(2, 9000, running=2, context=1000, kv_promised=3000)) == 1
-    # Half of what is held decodes at a time: 3,000 pinned tokens weigh as 1,500 running ones, less than 2,000.
     assert loaded(running, decode(2, 5000, running=0, kv_pinned=2000), decode(3, 4000)) == 3
+
+
+def test_predicted_load_weighs_what_is_held_by_how_much_of_it_decodes() -> None:
+    """A quarter of what the three hold decodes: 2,000 tokens count as 500, 1,000 as 250, but 800 promised ones in full."""
+    workers = decode(1, 5000, running=4, context=2000), decode(2, 5000, running=2, context=1000, kv_promised=800)
+    assert loaded(*workers) == 2
+    assert loaded(*workers, decode(3, 100, kv_pinned=9000, draining=True)) == 1
 
 
 def test_predicted_load_needs_room_and_falls_back_on_the_most_of_it() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ampd.errors import WorkerGone
-from ampd.policy.routing import RoutingSettings, route
+from ampd.policy.placing import Router
+from ampd.policy.routing import Paper
 from ampd.policy.types import ClusterView, Decision, Direction, Round, WorkerView
 
 
@@ -23,10 +24,14 @@ class TableCosts:
     def t_dec(self, batch: int, context: int, theta: int) -> float:
         return (0.01 * batch + 0.0001 * context) / theta
 
+    def t_mixed(self, batch: int, context: int, chunk: int, theta: int) -> float:
+        return self.t_dec(batch, context, theta) + self.t_pre(0, chunk, theta)
+
     def t_kv(self, tokens: int, theta_src: int, theta_dst: int, direction: Direction) -> float:
         return tokens * {"history": 0.01, "increment": 0.03}[direction] * theta_src / theta_dst
 
 
+PAPER = Router(Paper(alpha=0.9, beta=0.85))
 # alpha x target = 1.8 s, beta x target = 0.085 s
 ROUND = Round("s", 2, decode=100, l_hist=200, l_incr=10, ttft_target_s=2.0, itl_target_s=0.1)
 
@@ -41,7 +46,7 @@ def decode(itl_s: float | None = 0.09, **fields: Any) -> WorkerView:
 
 def decide(prefills: Sequence[WorkerView], bound: WorkerView, seed: int = 0, **options: Any) -> Decision:
     view = ClusterView(prefills, [WorkerView(id=101, role="decode", epoch="x", theta=1), bound])
-    return route(options.pop("round", ROUND), view, TableCosts(), RoutingSettings(), Random(seed), **options)
+    return PAPER.route(options.pop("round", ROUND), view, TableCosts(), Random(seed), **options)
 
 
 def test_lines_1_to_3_a_prefill_worker_with_slack_takes_it_even_when_local_is_idle() -> None:
@@ -134,4 +139,4 @@ def test_a_slack_decision_can_be_explained() -> None:
 
 def test_a_missing_decode_worker_is_an_error() -> None:
     with pytest.raises(WorkerGone, match="decode worker 100 of session s is not live"):
-        route(ROUND, ClusterView([prefill(1)], []), TableCosts(), RoutingSettings(), Random(0))
+        PAPER.route(ROUND, ClusterView([prefill(1)], []), TableCosts(), Random(0))
