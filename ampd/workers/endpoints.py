@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ampd.errors import RequestError, WorkerError, WorkerGone
@@ -12,6 +12,9 @@ from ampd.messages import DecodeChunk, DecodeRequest, KvReply, KvRequest, Prefil
 from ampd.workers.decode import serve_decode
 from ampd.workers.prefill import serve_prefill
 from ampd.workers.worker import Worker
+
+# A caller's departure is noticed within this, seconds.
+_LOOK_S = 0.02
 
 
 class Client(Protocol):
@@ -24,8 +27,11 @@ class Client(Protocol):
 class Context(Protocol):
     """The part of Dynamo's request context that is used here."""
 
-    async def async_killed_or_stopped(self) -> Any:
-        """Return when the caller is gone."""
+    def is_stopped(self) -> bool:
+        """Whether the caller wants no more."""
+
+    def is_killed(self) -> bool:
+        """Whether the caller is gone."""
 
 
 class KvPeers:
@@ -53,19 +59,19 @@ class KvPeers:
 class Endpoints:
     """Handlers: one message in, messages out. Errors that the peer should tell apart travel as messages."""
 
-    def __init__(self, worker: Worker, peers: KvPeers) -> None:
-        self._worker, self._peers = worker, peers
+    def __init__(self, worker: Worker, peers: KvPeers, departures: Departures) -> None:
+        self._worker, self._peers, self._departures = worker, peers, departures
 
     async def prefill(self, raw: dict[str, Any], context: Context) -> AsyncIterator[dict[str, Any]]:
         """PrefillRequest -> PrefillResult."""
         request = decode(PrefillRequest, raw)
-        async with _stop_with(context, self._worker, request.id):
+        with self._departures.watch(context, self._worker, request.id):
             yield encode(await serve_prefill(self._worker, self._peers, request))
 
     async def decode(self, raw: dict[str, Any], context: Context) -> AsyncIterator[dict[str, Any]]:
         """DecodeRequest -> DecodeChunk..."""
         request = decode(DecodeRequest, raw)
-        async with _stop_with(context, self._worker, request.id):
+        with self._departures.watch(context, self._worker, request.id):
             try:
                 async for chunk in serve_decode(self._worker, request):
                     yield encode(chunk)
@@ -78,16 +84,35 @@ class Endpoints:
         yield encode(await self._worker.kv(decode(KvRequest, raw)))
 
 
-@asynccontextmanager
-async def _stop_with(context: Context, worker: Worker, id: str) -> AsyncIterator[None]:
-    """Cancel the round when its client goes away. Cancelled rather than torn down, so that every phase ends in its own way."""
+class Departures:
+    """Notices callers that go away: one timer looks at all requests under way.
 
-    async def watch() -> None:
-        await context.async_killed_or_stopped()
-        await worker.cancel(id)
+    A task that waits for each caller would cross into Dynamo's runtime once a round, which costs more than all looks at it.
+    """
 
-    watcher = asyncio.create_task(watch(), name=f"watch-{id}")
-    try:
-        yield
-    finally:
-        watcher.cancel()
+    def __init__(self) -> None:
+        self._present: dict[str, tuple[Context, Worker]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._cancelling: set[asyncio.Task[None]] = set()
+
+    @contextmanager
+    def watch(self, context: Context, worker: Worker, id: str) -> Iterator[None]:
+        """Cancel the round when its caller goes away. Cancelled rather than torn down, so that every phase ends in its own way."""
+        mine = (context, worker)
+        self._present.setdefault(id, mine)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+        try:
+            yield
+        finally:
+            if self._present.get(id) is mine:
+                del self._present[id]
+
+    def _look(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look) if self._present else None
+        for id, (context, worker) in list(self._present.items()):
+            if context.is_stopped() or context.is_killed():
+                del self._present[id]
+                task = asyncio.create_task(worker.cancel(id), name=f"cancel-{id}")
+                self._cancelling.add(task)
+                task.add_done_callback(self._cancelling.discard)

@@ -66,4 +66,5 @@ async def engine_run(engine: Engine, job: EngineJob) -> AsyncIterator[EngineRun]
     try:
         yield run
     finally:
-        await asyncio.shield(run.end())
+        if not run.finished:  # else its last output has been handed over, and nothing comes after that
+            await asyncio.shield(run.end())

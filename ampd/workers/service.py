@@ -27,7 +27,7 @@ from ampd.policy.types import PrefillTask
 from ampd.state.base import StateStore
 from ampd.state.factory import open_store
 from ampd.workers.costs import peer_theta, profiled_cost
-from ampd.workers.endpoints import Endpoints, KvPeers
+from ampd.workers.endpoints import Departures, Endpoints, KvPeers
 from ampd.workers.engines import make_engines
 from ampd.workers.engines.base import Engine
 from ampd.workers.metrics import Predictor, WorkerMetrics
@@ -51,6 +51,7 @@ class _Process:
     stop: asyncio.Event
     ready: Callable[[], None]
     metrics: WorkerMetrics
+    departures: Departures
     starting: int
     alive: int
 
@@ -88,7 +89,9 @@ async def run(
                 raise ConfigError(f"model.block_size is {graph.model.block_size} but the engine uses {engine.info.block_size}")
         cost = profiled_cost(graph, group)
         predictor = None if cost is None else Predictor(cost, group.tensor_parallel, peer_theta(graph, group))
-        process = _Process(graph, group, namespace, store, stop, ready, WorkerMetrics(predictor), len(engines), len(engines))
+        process = _Process(
+            graph, group, namespace, store, stop, ready, WorkerMetrics(predictor), Departures(), len(engines), len(engines)
+        )
         shared, runtimes = _runtimes(len(engines))
         for runtime in {shared, *runtimes}:
             stack.callback(runtime.shutdown)
@@ -133,7 +136,7 @@ async def _serve(process: _Process, index: int, runtime: DistributedRuntime, eng
     identity = WorkerIdentity(endpoint["generate"].connection_id(), group.role, uuid.uuid4().hex, group.tensor_parallel)
     worker, reporter = _worker(process, identity, engine)
     process.metrics.watch(f"{group.name}-{index}", worker, reporter)
-    handlers = Endpoints(worker, peers)
+    handlers = Endpoints(worker, peers, process.departures)
     serves = {"kv": handlers.kv, "generate": handlers.prefill if group.role == "prefill" else handlers.decode}
     if group.role == "decode":
         serves["prefill"] = handlers.prefill  # of other decode workers' sessions, when this one has slack
