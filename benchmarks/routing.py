@@ -198,6 +198,7 @@ async def measure(url: str, workers: int, load: Load) -> dict[str, Any]:
             "pure_p50_us": round(pure[load.policy], 1),
             "read_p50_ms": round(1e3 * float(np.median(reads)), 4),
             "read_share": round(sum(reads) / sum(whole), 3),
+            "slow": store.slow,
             "degraded": store.degraded,
         } | {f"pure_{name}_p50_us": round(value, 1) for name, value in pure.items()}
     finally:
@@ -224,7 +225,7 @@ def show(rows: Sequence[dict[str, Any]], sessions: Sequence[dict[str, Any]], loa
     table = make_table(f"decision with Redis ({transport}), policy {load.policy}, sessions of {load.tokens} tokens; medians")
     columns = {
         "workers": "workers", "p50 ms": "p50_ms", "p99 ms": "p99_ms", "state read p50 ms": "read_p50_ms", "its share": "read_share",
-        "pure paper us": "pure_paper_p50_us", "pure predictive us": "pure_predictive_p50_us", "not answered": "degraded",
+        "pure paper us": "pure_paper_p50_us", "pure predictive us": "pure_predictive_p50_us", "past deadline": "slow", "not answered": "degraded",
     }  # fmt: skip
     for name in columns:
         table.add_column(name, justify="right")

@@ -30,15 +30,16 @@ _GRACE_S = 0.001
 
 
 class Use(Enum):
-    """What a call is for; the value is how many times `deadline_s` it may take.
+    """What a call is for: how many times `deadline_s` it may take, and whether it goes with the decisions.
 
-    A decision must not wait: the last view is nearly as good. A change of a session may: losing its reply costs the session its
-    history. Nobody waits for a report.
+    A look at the workers must not wait, since the last view is nearly as good. An opening and a change of a session may: to go on
+    without their answer can cost the session its history, or its worker. Nobody waits for a report.
     """
 
-    DECISION = 1
-    CHANGE = 20
-    REPORT = 200
+    DECISION = (1, True)
+    OPENING = (20, True)
+    CHANGE = (20, False)
+    REPORT = (200, False)
 
 
 class RedisClient:
@@ -144,8 +145,8 @@ class RedisClient:
         return ("EVALSHA", self._scripts[script].digest, len(keys), *keys, *args)
 
     async def _call(self, use: Use, commands: Sequence[Command], late: Late | None) -> list[Any]:
-        lane = self._decisions if use is Use.DECISION else self._rest
-        limit_s = self._deadline_s * use.value
+        multiple, is_decision = use.value
+        lane, limit_s = self._decisions if is_decision else self._rest, self._deadline_s * multiple
         connection = lane.connection or await self._ready(lane, limit_s)
         replies = await self._exchange(connection, commands, limit_s, late)
         for i, reply in enumerate(replies):

@@ -106,7 +106,7 @@ class RedisStore:
         keys, live = (self._load, self._changes, self._session_key(session), self._bindings), self._live
         args = (live.generation, live.seq, self._idle_ms, tail_of(known), self._last_binding)
         late = partial(self._give_back, session)
-        values, ledger, load, bindings = await self._client.run(Use.DECISION, "open_round", keys, args, late)
+        values, ledger, load, bindings = await self._client.run(Use.OPENING, "open_round", keys, args, late)
         view, row = self._take(load), read_session(values)
         if bindings:
             self._last_binding = max(self._last_binding, bindings[-1][0], key=stream_id)

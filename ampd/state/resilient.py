@@ -41,15 +41,19 @@ class _CameBackEmpty(StateError):
 
 
 class ResilientStore:
-    """Wraps `inner`. `degraded` counts the calls served without it; `away` tells whether it is out of reach now."""
+    """Wraps `inner`. `degraded` counts the calls served without it, `slow` the openings that it answered after `deadline_s`; `away`
+    tells whether it is out of reach now."""
 
     def __init__(self, inner: StateStore, settings: StoreSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.degraded = 0
+        self.slow = 0
         self.away = False
         self._inner = inner
         self._settings = settings
         self._clock = clock
         self._view = ClusterView()
+        self._unsure_until = float("-inf")  # when every process has had time to write back its sessions
+        self._lost = False  # the outage that lasts has emptied the store
         self._complete_at = float("-inf")  # when every live worker has had time for a heartbeat
         self._promised: Counter[int] = Counter()
         self._copies = SessionTable(settings.idle_ttl_s, time.time)
@@ -95,7 +99,9 @@ class ResilientStore:
     async def open_round(self, session: str, known: bytes = b"") -> Opened:
         async def below() -> Opened:
             copy = self._copies.get(session)
+            started = self._clock()
             opened = await self._inner.open_round(session, known if copy is None else copy.ledger)
+            self.slow += self._clock() - started > self._settings.deadline_s
             view = await self._accept(opened.view)
             for other, row in opened.bindings:
                 self._copies.learn(other, row)
@@ -104,13 +110,13 @@ class ResilientStore:
             elif self._copies.get(session) is not None:
                 await self._check_lost()
                 self._copies.end(session)  # it was ended by another process
-            return Opened(opened.session, opened.ledger, view)
+            return Opened(opened.session, opened.ledger, view, unsure=self._clock() < self._unsure_until)
 
         def here() -> Opened:
             row, ledger = self._copies.open(session)
             if row is not None:
                 self._back.changed(session)
-            return Opened(row, ledger, self._last_view(), degraded=True)
+            return Opened(row, ledger, self._last_view(), degraded=True, unsure=True)
 
         return await self._try(below, here)
 
@@ -125,7 +131,7 @@ class ResilientStore:
         def here() -> SessionRow:
             self._back.changed(session)
             chosen, its_epoch = worker, epoch
-            if self.away and replace is None and (agreed := self._agreed(session, tokens)) is not None:
+            if self.away and replace is None and tokens > 0 and (agreed := self._agreed(session, tokens)) is not None:
                 chosen, its_epoch = agreed.id, agreed.epoch
             row, new = self._copies.bind(session, chosen, its_epoch, replace, version)
             if new:
@@ -238,6 +244,7 @@ class ResilientStore:
         except SetupError as e:
             raise StateError(str(e)) from e
         if lost:
+            self._lost = True
             self._back.changed(*self._copies.keys())
         return lost
 
@@ -256,7 +263,8 @@ class ResilientStore:
         if self.away:
             self._promised.clear()
             self._complete_at = self._clock() + self._settings.stale_after_s
-            self.away, self._misses = False, 0
+            self._unsure_until = self._complete_at if self._lost else self._unsure_until
+            self.away, self._lost, self._misses = False, False, 0
             served = self.degraded - degraded
             log.warning("state store back after %.1f s; %d calls were served without it", self._clock() - since, served)
 

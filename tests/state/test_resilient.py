@@ -215,24 +215,55 @@ async def test_a_redis_that_only_paused_keeps_its_own(connect: Callable[..., Res
     assert store.degraded == served
 
 
-async def test_one_slow_answer_is_counted_and_forgiven(connect: Callable[..., ResilientStore], server: RedisServer) -> None:
-    store, other = connect(deadline_s=0.2), connect()
+async def test_a_slow_answer_is_waited_for_and_counted(connect: Callable[..., ResilientStore], server: RedisServer) -> None:
+    store = connect(deadline_s=0.05)  # an opening may take 1 s
+    await store.connect()
+    await first_round(store)
+    redis.Redis(unix_socket_path=str(server.socket)).client_pause(200)
+    slow = await store.open_round("s")
+    assert slow.session is not None
+    assert (slow.session.handle, slow.degraded, slow.unsure) == (handle("pin-1"), False, False)
+    assert (store.away, store.degraded) == (False, 0)
+    assert store.slow >= 1
+
+
+async def test_one_answer_that_is_too_late_is_counted_and_forgiven(
+    connect: Callable[..., ResilientStore], server: RedisServer
+) -> None:
+    store, other = connect(deadline_s=0.02), connect()  # an opening may take 0.4 s
     await store.connect()
     await other.connect()
     await first_round(store)
-    redis.Redis(unix_socket_path=str(server.socket)).client_pause(400)
-    slow = await store.open_round("s")
-    assert slow.degraded
-    assert slow.session is not None
-    assert slow.session.handle == handle("pin-1")
+    redis.Redis(unix_socket_path=str(server.socket)).client_pause(800)
+    late = await store.open_round("s")
+    assert late.degraded
+    assert late.unsure
+    assert late.session is not None
+    assert late.session.handle == handle("pin-1")
     assert (store.away, store.degraded) == (False, 1)
-    await asyncio.sleep(0.6)  # the late answer has come, and its handle has been put back
-    unused = await store.close_round("s", replace(slow.session, round=2, handle=handle("pin-2")), b"ledger-2")
+    await asyncio.sleep(0.8)  # the late answer has come, and its handle has been put back
+    unused = await store.close_round("s", replace(late.session, round=2, handle=handle("pin-2")), b"ledger-2")
     assert unused in (None, handle("pin-1"))
     found = await other.open_round("s")
     assert found.session is not None
     assert (found.session.round, found.session.handle, found.ledger) == (2, handle("pin-2"), b"ledger-2")
     assert store.degraded == 1
+
+
+async def test_openings_are_unsure_until_all_have_written_back(connect: Callable[..., ResilientStore], server: RedisServer) -> None:
+    store = connect()
+    await store.connect()
+    await store.put_worker(worker())
+    assert not (await store.open_round("new")).unsure
+    server.stop()
+    assert (await store.open_round("new")).unsure
+    server.start()
+    await back(store)
+    assert (await store.open_round("new")).unsure
+    known = await store.bind("found", 7, "e7", 0)  # found at its worker: no rule says otherwise
+    assert known.worker == 7
+    await asyncio.sleep(QUICK.stale_after_s + 0.1)
+    assert not (await store.open_round("new")).unsure
 
 
 async def test_a_binding_made_elsewhere_holds_while_redis_is_away(
@@ -282,6 +313,7 @@ async def test_new_sessions_are_bound_alike_while_redis_is_away(
     server.stop()
     for store in stores:
         await store.view()
+    assert (await stores[0].bind("found at its worker", 2, "e2", 0)).worker == 2
     owners = []
     for i in range(40):
         rows = [await store.bind(f"s{i}", 1 + n, f"e{1 + n}", 100) for n, store in enumerate(stores)]
