@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from ampd.policy.chunks import ChunkLimits, DecodeProgress, prefill_budget
@@ -80,8 +80,8 @@ class Batch:
             job.blocks = [*matched, *self.pool.allocate(need)]
             job.filled = len(matched)
             job.kv = job.filled * self._block_size
-            if job.facts.compute_started_at is None:
-                job.facts = replace(job.facts, cached_tokens=job.kv)
+            if job.compute_started_at is None:
+                job.cached_tokens = job.kv
             yield job
 
     def _may_admit(self) -> bool:

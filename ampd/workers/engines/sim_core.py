@@ -135,15 +135,17 @@ class Core:
         self._wake.set()
 
     def _sampled(self, live: SimJob, tokens: list[int], reason: str | None) -> None:
-        output = live.emit(tokens, reason, live.generated == len(tokens))
-        if reason is not None:
-            self.batch.leave(live)
-            output = replace(output, finished=True, kv=live.facts)
-            if live.job.pin and live.ask.choices == 1:
-                output = self._pins.pin(live, output)
-            else:
-                self._pool.drop(live.blocks)
-        live.outputs.put_nowait(output)
+        form = live.emit(tokens, reason, live.generated == len(tokens))
+        if reason is None:
+            live.outputs.put_nowait(EngineOutput(output=form, tokens=len(tokens)))
+            return
+        self.batch.leave(live)
+        if live.job.pin and live.ask.choices == 1:
+            last = self._pins.pin(live, form, len(tokens))
+        else:
+            self._pool.drop(live.blocks)
+            last = EngineOutput(output=form, tokens=len(tokens), finished=True, kv=live.facts)
+        live.outputs.put_nowait(last)
 
     def _let_go(self, live: SimJob) -> None:
         """Release what the job was given to release."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -74,7 +74,11 @@ class SimJob:
         self.first_at = 0.0
         self.source = job.source  # until its pin has been ended
         self.release: Sequence[str] = job.release  # until dropped
-        self.facts = KvFacts()
+        self.cached_tokens = self.read_tokens = 0
+        self.read_failed = False
+        self.read_started_at: float | None = None  # unix seconds, as the two below
+        self.read_ended_at: float | None = None
+        self.compute_started_at: float | None = None
         self.reused: int | None = None  # prompt tokens that the writer of the source did not compute
 
     @property
@@ -95,10 +99,24 @@ class SimJob:
         """What stands for all KV before a block."""
         return self.blocks[block - 1].content if block else b""
 
+    @property
+    def facts(self) -> KvFacts:
+        """What became of the job's KV."""
+        began, ended = self.read_started_at, self.read_ended_at
+        return KvFacts(
+            read_tokens=self.read_tokens,
+            cached_tokens=self.cached_tokens,
+            read_s=ended - began if began is not None and ended is not None else 0.0,
+            read_started_at=began,
+            read_ended_at=ended,
+            compute_started_at=self.compute_started_at,
+            read_failed=self.read_failed,
+        )
+
     def computing(self) -> None:
         """The job is part of the coming step."""
-        if self.facts.compute_started_at is None:
-            self.facts = replace(self.facts, compute_started_at=time.time())
+        if self.compute_started_at is None:
+            self.compute_started_at = time.time()
 
     def sample(self, words: Sequence[int]) -> tuple[int, str | None]:
         """The next token, and the reason to finish with it if there is one; it joins the sequence of a decode job.
@@ -119,20 +137,20 @@ class SimJob:
             return token, "stop"
         return token, "length" if self.generated >= self.ask.most else None
 
-    def emit(self, tokens: Sequence[int], reason: str | None, first: bool) -> EngineOutput:
-        """The output of some tokens of the first choice; those of the others are queued before it."""
+    def emit(self, tokens: Sequence[int], reason: str | None, first: bool) -> dict[str, Any]:
+        """The output of some tokens of the first choice, in Dynamo's form; those of the others are queued before it."""
         for index, author in enumerate(self.others, 1):
             own = []
             for _ in tokens:
                 own.append(author.next(()))
                 author.read(own[-1])
             self.outputs.put_nowait(EngineOutput(output=self._form(index, own, reason, first), tokens=len(own)))
-        return EngineOutput(output=self._form(0, tokens, reason, first), tokens=len(tokens))
+        return self._form(0, tokens, reason, first)
 
     def _form(self, index: int, tokens: Sequence[int], reason: str | None, first: bool) -> dict[str, Any]:
         out: dict[str, Any] = {"index": index, "token_ids": list(tokens)}
         if first or reason:
-            prompt, cached = len(self.job.token_ids), self.facts.cached_tokens if self.reused is None else self.reused
+            prompt, cached = len(self.job.token_ids), self.cached_tokens if self.reused is None else self.reused
             out["completion_usage"] = {
                 "prompt_tokens": prompt,
                 "completion_tokens": self.generated * self.ask.choices,

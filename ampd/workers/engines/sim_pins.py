@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from ampd.config import Graph, Worker
 from ampd.workers.engines.base import EngineOutput
@@ -31,8 +32,8 @@ class SimPins:
         self._pins: dict[str, _Pin] = {}
         self._numbers = itertools.count()
 
-    def pin(self, live: SimJob, output: EngineOutput) -> EngineOutput:
-        """Keep a finished job's blocks; returns its last output with the pin."""
+    def pin(self, live: SimJob, form: dict[str, Any], tokens: int) -> EngineOutput:
+        """Keep a finished job's blocks; returns its last output, of `tokens` tokens in Dynamo's `form`, with the pin."""
         ref = f"{live.job.id}-{next(self._numbers)}"
         seconds = self._seconds[live.job.kind]
         expiry = asyncio.get_running_loop().call_later(seconds, self.release, [ref])
@@ -46,10 +47,18 @@ class SimPins:
             "ref": ref,
             "tokens": live.kv,
             "theta": self._theta,
-            "facts": asdict(live.facts),
+            "reused": live.cached_tokens + live.read_tokens,
         }
-        expires_at = time.time() + seconds - READ_MARGIN_S
-        return replace(output, ref=ref, params=params, pinned_tokens=live.kv, expires_at=expires_at)
+        return EngineOutput(
+            output=form,
+            tokens=tokens,
+            finished=True,
+            kv=live.facts,
+            ref=ref,
+            params=params,
+            pinned_tokens=live.kv,
+            expires_at=time.time() + seconds - READ_MARGIN_S,
+        )
 
     def contents(self, ref: str, first: int, count: int) -> list[bytes] | None:
         """What stands for the KV of `count` blocks from `first` on; None when there is no such pin or it is shorter."""

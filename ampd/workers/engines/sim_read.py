@@ -6,13 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ampd.config import Graph, Worker
 from ampd.errors import WorkerError
 from ampd.policy.types import CostModel
-from ampd.workers.engines.base import KvFacts
 from ampd.workers.engines.sim_job import SimJob
 from ampd.workers.engines.sim_link import Fabric, Lent, Link, Read
 from ampd.workers.engines.transfers import TransferTotals
@@ -60,10 +58,8 @@ class Reader:
 
     def reused(self, live: SimJob) -> int | None:
         """Prompt tokens that the writer of the source did not have to compute; None without a source."""
-        facts: Mapping[str, Any] | None = (live.job.source or {}).get("facts")
-        if facts is None:
-            return None
-        return int(facts["cached_tokens"]) + int(facts["read_tokens"])
+        reused: int | None = (live.job.source or {}).get("reused")
+        return reused
 
     def start(self, live: SimJob, read: Read, done: Done) -> None:
         """Read in the background. `done` gets the contents, and the tokens that have KV then; both empty if the read failed."""
@@ -75,7 +71,8 @@ class Reader:
         source = live.job.source or {}
         tokens = min((read.first + read.count) * self._size, source["tokens"])
         missing = tokens - read.first * self._size
-        live.facts = replace(live.facts, read_tokens=missing, read_started_at=time.time())
+        live.read_tokens = missing
+        began = live.read_started_at = time.time()
         # Others that begin meanwhile come after this one.
         self._link.occupy(read.seconds)
         try:
@@ -83,14 +80,14 @@ class Reader:
         except WorkerError as e:
             log.warning("job %s computes what it cannot read: %s", live.job.id, e)
             self._totals.failed += 1
-            live.facts = _ended(replace(live.facts, read_tokens=0, read_failed=True))
+            live.read_tokens, live.read_failed, live.read_ended_at = 0, True, time.time()
             done(live, [], 0)
             return
         await self._transferred(lent)
-        live.facts = _ended(live.facts)
+        ended = live.read_ended_at = time.time()
         self._totals.reads += 1
         self._totals.bytes += missing * self._token_bytes
-        self._totals.seconds += live.facts.read_s
+        self._totals.seconds += ended - began
         done(live, lent.contents, tokens)
 
     async def _transferred(self, lent: Lent) -> None:
@@ -107,8 +104,3 @@ class Reader:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def _ended(facts: KvFacts) -> KvFacts:
-    now = time.time()
-    return replace(facts, read_ended_at=now, read_s=now - (facts.read_started_at or now))
