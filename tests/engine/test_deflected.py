@@ -85,14 +85,9 @@ async def test_a_read_under_way_is_owed_by_the_link(pair: Pair) -> None:
     await session.round("remote", prompt(40, 441))  # the engines have shaken hands
     await session.round("local", prompt(3000, 442))
     session.tokens += prompt(40, 443)
-    owed: list[float] = []
     with frozen(pair.decode):
         job = asyncio.create_task(session.prefill(session.handle))
-        await until(lambda: pair.prefill.load().kv_used > 0, "the blocks to read into are held")
-        for _ in range(20):
-            owed.append(pair.prefill.load().link_s)
-            await asyncio.sleep(0.01)
+        await until(lambda: pair.prefill.load().link_s > 0.2, "a stuck read is owed more and more")
     result = await job
-    assert max(owed) > 0
     await until(lambda: pair.prefill.load().link_s == 0, "nothing is owed")
     await pair.prefill.release([result.last.ref or ""])

@@ -63,12 +63,15 @@ class FactBook:
                 self._facts[request_id] = replace(facts, compute_started_at=self._clock())
 
     def link_s(self) -> float:
-        """Expected seconds until the reads under way have ended; they share one link, at work since the first of them began."""
+        """Expected seconds until the reads under way have ended; they share one link, at work since the first of them began.
+
+        A link that is late, by a slow or a stuck peer, is expected to need as long again as it is late.
+        """
         if not self._reading:
             return 0.0
         facts = [self._facts[request_id] for request_id in self._reading]
         began = min(f.read_started_at for f in facts if f.read_started_at is not None)
-        return max(0.0, self._slower * sum(self._read_s(f.read_tokens) for f in facts) - (self._clock() - began))
+        return abs(self._slower * sum(self._read_s(f.read_tokens) for f in facts) - (self._clock() - began))
 
     def take(self, request_id: str) -> KvFacts:
         """The request has ended."""
