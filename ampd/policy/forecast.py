@@ -62,7 +62,7 @@ class Forecast:
         """The predicted finish on each prefill worker of the view; infinite on those that are draining or too small."""
         case = self._case
         workers, tokens, link_d, held = case.view.prefill, case.tokens, case.decode.link_s, case.round.held
-        own = {theta: self._terms[theta][0] for theta in {w.theta for w in workers}}
+        own = ByTheta(lambda theta: self._terms[theta][0])
         finishes = [
             inf
             if w.draining or 0 < w.kv_total < tokens
@@ -86,10 +86,12 @@ class Forecast:
         scores: list[float] = []
         case, terms, most = self._case, self._terms, ByTheta(self._most_context)
         tokens, held, link_d = case.tokens, case.round.held, case.decode.link_s
-        for w in [w for w in case.view.decode if w.context <= most[w.theta] or not w.running]:
-            own_s, prefill_s = self._terms_of(w.theta, held[w.id]) if w.id in held else terms[w.theta]
-            link, queued = w.link_s, w.queued_s
-            score = own_s + queued + (link if link > link_d else link_d)
+        for w in case.view.decode:
+            if w.context > most[w.theta] and w.running:
+                continue
+            own_s, prefill_s = terms[w.theta] if w.id not in held else self._terms_of(w.theta, held[w.id])
+            link = w.link_s
+            score = own_s + w.queued_s + (link if link > link_d else link_d)
             if score > bound_s or w.kv_free - w.kv_promised < tokens or w.draining or w is case.decode:
                 continue
             if w.running:

@@ -101,7 +101,10 @@ class Round:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Where a prefill runs, and why; `estimates` are seconds by candidate: "local", "remote:<worker>"."""
+    """Where a prefill runs, and why.
+
+    `estimates` are seconds by candidate: "local", "remote:<worker>". It may be computed when first read.
+    """
 
     path: Path
     worker: int
