@@ -35,6 +35,8 @@ LIGHT = [
     "ampd.cost_model",
     "ampd.state",
     "ampd.launch",
+    "ampd.workers.engines.sim",
+    "ampd.workers.metrics",
 ]
 
 
