@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from ampd.coordinator.round import Round
 
@@ -42,6 +44,16 @@ class _Labelled:
         child.observe(value)
 
 
+class _Total(Collector):
+    """A counter that somebody else counts."""
+
+    def __init__(self, name: str, text: str, value: Callable[[], float]) -> None:
+        self._name, self._text, self._value = name, text, value
+
+    def collect(self) -> Iterable[Metric]:
+        yield CounterMetricFamily(self._name, self._text, value=self._value())
+
+
 class Counters:
     """Totals since the start of the process. Each Coordinator has a registry of its own.
 
@@ -74,6 +86,10 @@ class Counters:
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> _Labelled:
         return _Labelled(Histogram(f"ampd_{name}", text, labels, registry=self.registry, buckets=buckets))
+
+    def show_slow(self, value: Callable[[], float]) -> None:
+        """Show how many openings the state store has answered late."""
+        self.registry.register(_Total("ampd_state_slow", "Openings that the state store answered late", value))
 
     def opened(self, round: Round) -> None:
         """A round was opened."""

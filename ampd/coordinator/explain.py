@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ampd.coordinator.logs import GatheringHandler
 from ampd.coordinator.round import Phase, Round
 
 log = logging.getLogger("ampd.coordinator.round")
@@ -98,4 +99,9 @@ def log_end(round: Round, outcome: str, error: str) -> None:
 
 def _line(event: str, fields: dict[str, Any]) -> None:
     if log.isEnabledFor(logging.INFO):
-        log.info("%s", msgspec.json.encode({"event": event, **fields}).decode())
+        text = msgspec.json.encode({"event": event, **fields}).decode()
+        root = logging.getLogger().handlers
+        if len(root) == 1 and isinstance(root[0], GatheringHandler) and not log.handlers:
+            root[0].put(log, text)
+        else:
+            log.info("%s", text)

@@ -136,7 +136,7 @@ class Opening:
 
 def _incomplete(opened: Opened) -> bool:
     """Whether a worker may know more of the session than the store, which may have lost what it held."""
-    return (opened.unsure or opened.degraded) and (opened.session is None or opened.session.handle is None)
+    return opened.unsure and (opened.session is None or opened.session.handle is None)
 
 
 def measure(ledger: bytes, token_ids: Sequence[int], held: int, block_size: int) -> History:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -98,10 +99,14 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
         stack.callback(runtime.shutdown)
         coordinator = Coordinator(graph, store, await _workers(runtime, graph, namespace), cost)
         endpoint = runtime.endpoint(f"{namespace}-api.coordinator.generate")
+        coordinator.counters.show_slow(lambda: store.slow)
         endpoint.metrics.register_prometheus_expfmt_callback(coordinator.counters.text)
         await register(graph, endpoint)
         # Dynamo hands out a future, not a coroutine.
         serving = asyncio.ensure_future(endpoint.serve_endpoint(Handler(coordinator).generate))
+        # What is there now stays; a round makes next to no cyclic garbage.
+        gc.collect()
+        gc.freeze()
         ready()
         counting = asyncio.create_task(_count_bindings(coordinator, store))
         stack.callback(counting.cancel)
