@@ -225,7 +225,8 @@ def show(rows: Sequence[dict[str, Any]], sessions: Sequence[dict[str, Any]], loa
     table = make_table(f"decision with Redis ({transport}), policy {load.policy}, sessions of {load.tokens} tokens; medians")
     columns = {
         "workers": "workers", "p50 ms": "p50_ms", "p99 ms": "p99_ms", "state read p50 ms": "read_p50_ms", "its share": "read_share",
-        "pure paper us": "pure_paper_p50_us", "pure predictive us": "pure_predictive_p50_us", "past deadline": "slow", "not answered": "degraded",
+        "pure paper us": "pure_paper_p50_us", "pure predictive us": "pure_predictive_p50_us",
+        "past deadline": "slow", "not answered": "degraded",
     }  # fmt: skip
     for name in columns:
         table.add_column(name, justify="right")

@@ -148,9 +148,9 @@ class StateStore(Protocol):
     ) -> SessionRow:
         """Bind and promise `tokens` of room (0: the session's KV is known to be there); first writer wins.
 
-        Returns the effective binding.
-        `replace` names the epoch of a dead binding that may be overwritten (a rebinding, which forgets the ledger); any other
-        binding stands. The row carries a handle only if the rebinding displaced one, which the caller releases.
+        Returns the effective binding. `replace` names the epoch of a dead binding that may be overwritten (a rebinding, which
+        forgets the ledger); any other binding stands. The row carries a handle only if the rebinding displaced one, which the
+        caller releases.
         Its version is above `version`, and above those of any ended session of the same name.
         """
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 import redis
 import uvloop
 from redis_server import RedisServer
+from resilient_samples import QUICK
 from state_samples import SETTINGS
 from tls_relay import tls_relay
 
@@ -97,3 +99,25 @@ async def store(make_store: Callable[[StoreSettings], StateStore]) -> StateStore
     store = make_store(SETTINGS)
     await store.connect()
     return store
+
+
+@pytest.fixture
+def server(own_server: RedisServer) -> RedisServer:
+    own_server.start()
+    return own_server
+
+
+@pytest.fixture
+async def connect(server: RedisServer) -> AsyncIterator[Callable[..., ResilientStore]]:
+    """Resilient stores of one graph, each as in a process of its own."""
+    made: list[ResilientStore] = []
+    graph = f"resilient-{next(_graphs)}"
+
+    def make(**changes: float) -> ResilientStore:
+        settings = dataclasses.replace(QUICK, **changes)  # type: ignore[arg-type]
+        made.append(ResilientStore(RedisStore(server.url, None, graph, settings), settings))
+        return made[-1]
+
+    yield make
+    for store in made:
+        await store.close()

@@ -28,12 +28,6 @@ _names = itertools.count()
 
 
 @pytest.fixture
-def server(own_server: RedisServer) -> RedisServer:
-    own_server.start()
-    return own_server
-
-
-@pytest.fixture
 async def make_client(server: RedisServer) -> AsyncIterator[Callable[..., RedisClient]]:
     made: list[RedisClient] = []
 
