@@ -37,7 +37,7 @@ from ampd.workers.worker import Worker, WorkerIdentity
 log = logging.getLogger(__name__)
 
 # Reports of one process, at most: many workers in one must not take a core for them.
-_REPORTS_PER_S = 400
+_REPORTS_PER_S = 200
 
 
 @dataclass(slots=True)
