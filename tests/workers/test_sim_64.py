@@ -17,7 +17,8 @@ GRAPH = Path(__file__).parents[2] / "configs" / "sim-64.yaml"
 def test_the_graph() -> None:
     graph = load_graph(GRAPH)
     preflight.check_profile(graph)
-    assert [(group.role, group.engine, group.replicas) for group in graph.workers] == [("prefill", "sim", 32), ("decode", "sim", 32)]
+    groups = [(group.role, group.engine, group.replicas) for group in graph.workers]
+    assert groups == [("prefill", "sim", 32), ("decode", "sim", 32)]
     assert [len(processes(group)) for group in graph.workers] == [1, 1]
     assert graph.coordinator.replicas == 2
 
