@@ -41,7 +41,7 @@ class Outlook(NamedTuple):
 class Forecast:
     """The candidates of one round. Terms that depend on theta and held tokens alone are computed once."""
 
-    __slots__ = ("_case", "_chunk", "_itl_limit", "_longest_step_s", "_mode", "_step_s", "_terms")
+    __slots__ = ("_case", "_chunk", "_itl_limit", "_longest_step_s", "_mode", "_step_s", "_t_pre", "_terms")
 
     def __init__(self, case: Case, mode: LocalPrefill, chunk: int, itl_limit_s: float) -> None:
         decode = case.decode
@@ -49,6 +49,7 @@ class Forecast:
         self._longest_step_s = itl_limit_s / (1 + _FLOOR) if mode == "slack" else itl_limit_s  # of a batch with slack
         self._step_s = case.cost.t_dec(decode.running + 1, decode.context + case.tokens, decode.theta)
         self._terms = ByTheta(self._terms_of)
+        self._t_pre: dict[int, float] = {}
 
     def local(self) -> Outlook:
         """The round on its bound decode worker."""
@@ -85,22 +86,35 @@ class Forecast:
         workers: list[WorkerView] = []
         scores: list[float] = []
         case, terms, most = self._case, self._terms, ByTheta(self._most_context)
-        tokens, held, link_d = case.tokens, case.round.held, case.decode.link_s
+        bound_worker, tokens, held, link_d = case.decode, case.tokens, case.round.held, case.decode.link_s
+        t_dec, longest, limit, slack, factor = (
+            case.cost.t_dec,
+            self._longest_step_s,
+            self._itl_limit,
+            self._mode == "slack",
+            1 + near,
+        )
         for w in case.view.decode:
-            if w.context > most[w.theta] and w.running:
+            running, context, theta = w.running, w.context, w.theta
+            if running and context > most[theta]:
                 continue
-            own_s, prefill_s = terms[w.theta] if w.id not in held else self._terms_of(w.theta, held[w.id])
-            link = w.link_s
-            score = own_s + w.queued_s + (link if link > link_d else link_d)
-            if score > bound_s or w.kv_free - w.kv_promised < tokens or w.draining or w is case.decode:
+            own_s, prefill_s = terms[theta] if w.id not in held else self._terms_of(theta, held[w.id])
+            link, queued = w.link_s, w.queued_s
+            score = own_s + queued + (link if link > link_d else link_d)
+            if score > bound_s or w.kv_free - w.kv_promised < tokens or w.draining or w is bound_worker:
                 continue
-            if w.running:
-                score += self._delay_s(w, prefill_s)
+            if running:
+                if not slack:
+                    score += self._delay_s(w, prefill_s)
+                elif (step := t_dec(running, context, theta)) <= longest:
+                    score += (queued + prefill_s) * step / (limit - step)  # stretch - 1 = step / (limit - step)
+                else:
+                    continue
             if score <= bound_s and score < inf:
                 workers.append(w)
                 scores.append(score)
-                if score * (1 + near) < bound_s:
-                    bound_s = score * (1 + near)
+                if score * factor < bound_s:
+                    bound_s = score * factor
         return workers, scores
 
     def _most_context(self, theta: int) -> float:
@@ -112,11 +126,8 @@ class Forecast:
 
     def _delay_s(self, worker: WorkerView, prefill_s: float) -> float:
         """What the batch of another decode worker adds to the score of a prefill there; infinite when it has no slack."""
-        if self._mode != "slack":
-            stretch, itl_s, stall_s = self.beside(worker, prefill_s)
-            return (worker.queued_s + prefill_s) * (stretch - 1) + stall_s if itl_s <= self._itl_limit else inf
-        step = self._case.cost.t_dec(worker.running, worker.context, worker.theta)
-        return (worker.queued_s + prefill_s) * step / (self._itl_limit - step) if step <= self._longest_step_s else inf
+        stretch, itl_s, stall_s = self.beside(worker, prefill_s)
+        return (worker.queued_s + prefill_s) * (stretch - 1) + stall_s if itl_s <= self._itl_limit else inf
 
     def _terms_of(self, theta: int, held: int = 0) -> tuple[float, float]:
         """(The round's own seconds, T_pre of them) on a worker other than D, without a batch, that holds `held` tokens of it."""
@@ -129,7 +140,9 @@ class Forecast:
         """T_pre of what is held neither there nor as history; the last token is always computed, to sample from."""
         round = self._case.round
         if held <= round.l_hist and round.l_incr > 0:
-            return self._case.cost.t_pre(round.l_hist, round.l_incr, theta)
+            if theta not in self._t_pre:
+                self._t_pre[theta] = self._case.cost.t_pre(round.l_hist, round.l_incr, theta)
+            return self._t_pre[theta]
         tokens = self._case.tokens
         held = min(max(held, round.l_hist), tokens - 1)
         return self._case.cost.t_pre(held, tokens - held, theta)

@@ -48,13 +48,13 @@ class Predictive:
         local = forecast.local()
         meets = local.finish_s <= ttft_limit and local.itl_s <= itl_limit
         local_score = local.score if meets else inf
-        workers, scores = self._others(case, forecast, local_score)
-        least = min(scores, default=inf)
+        workers, scores, least = self._others(case, forecast, local_score)
         if least == inf and not (self.deflect and len(case.view.decode) > 1):
             return self._decide(case, forecast, case.decode, "only_local")
         if meets or least <= ttft_limit:
             bound = min(local_score, least if least <= ttft_limit else inf) * (1 + self.near)
-            pool = [w for w, s in zip(workers, scores, strict=True) if s <= bound and s <= ttft_limit]
+            most = min(bound, ttft_limit)
+            pool = [w for w, s in zip(workers, scores, strict=True) if s <= most]
             if local_score <= bound:
                 pool.append(case.decode)
             return self._decide(case, forecast, pick(pool, case.rng), "least_finish")
@@ -70,10 +70,10 @@ class Predictive:
 
     def remote(self, case: Case, reason: Reason) -> Decision | None:
         forecast = self._forecast(case)
-        workers, scores = self._others(case, forecast, inf)
-        bound = min(scores, default=inf) * (1 + self.near)
-        if bound == inf:
+        workers, scores, least = self._others(case, forecast, inf)
+        if least == inf:
             return None
+        bound = least * (1 + self.near)
         chosen = pick([w for w, s in zip(workers, scores, strict=True) if s <= bound], case.rng)
         return self._decide(case, forecast, chosen, reason)
 
@@ -85,14 +85,19 @@ class Predictive:
         limit = self.factor(case.round.priority) * case.round.itl_target_s
         return Forecast(case, self.local_prefill, self.prefill_chunk, limit)
 
-    def _others(self, case: Case, forecast: Forecast, local_score: float) -> tuple[Sequence[WorkerView], list[float]]:
-        """Candidates other than the bound worker; infinite scores are none. Decode workers that are no near-equal may miss."""
+    def _others(self, case: Case, forecast: Forecast, local_score: float) -> tuple[Sequence[WorkerView], list[float], float]:
+        """Candidates other than the bound worker, their scores, and the least of them; infinite scores are of no candidates.
+
+        Decode workers that are no near-equal of the best may be missing.
+        """
         scores = forecast.remotes()
+        least = min(scores, default=inf)
         if not self.deflect:
-            return case.view.prefill, scores
-        bound = min(local_score, min(scores, default=inf)) * (1 + self.near)
-        more, their_scores = forecast.deflections(bound, self.near)
-        return [*case.view.prefill, *more], scores + their_scores
+            return case.view.prefill, scores, least
+        more, their_scores = forecast.deflections(min(local_score, least) * (1 + self.near), self.near)
+        if not more:
+            return case.view.prefill, scores, least
+        return [*case.view.prefill, *more], scores + their_scores, min(least, *their_scores)
 
     def _decide(self, case: Case, forecast: Forecast, worker: WorkerView, reason: Reason) -> Decision:
         if worker is case.decode:
