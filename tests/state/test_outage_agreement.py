@@ -91,7 +91,8 @@ async def test_new_sessions_are_bound_alike_while_redis_is_away(
     server.stop()
     for store in stores:
         await store.view()
-    assert (await stores[0].bind("found at its worker", 2, "e2", 0)).worker == 2
+    for i in range(8):  # found at its worker: no rule says otherwise
+        assert (await stores[0].bind(f"found-{i}", 2, "e2", 0)).worker == 2
     owners = []
     for i in range(40):
         rows = [await store.bind(f"s{i}", 1 + n, f"e{1 + n}", 100) for n, store in enumerate(stores)]
