@@ -61,13 +61,21 @@ class Supervisor:
             waiting = [await self._spawn(spec) for spec in stage]
             while waiting:
                 self.check()
-                waiting = [child for child in waiting if not await self._serves(child)]
-                if waiting and time.monotonic() > deadline:
-                    raise SetupError(self._report(waiting[0], f"does not serve after {timeout_s:.0f} s"))
-                await asyncio.sleep(POLL_S if waiting else 0)
+                waiting = await self._look(waiting, deadline)
+
+    async def _look(self, waiting: Sequence[Child], deadline: float) -> list[Child]:
+        """Which of the processes do not serve yet. Raises SetupError past the deadline; pauses if there are any."""
+        left = [child for child in waiting if not await self._serves(child)]
+        if left and time.monotonic() > deadline:
+            raise SetupError(self._report(left[0], f"does not serve after {time.monotonic() - left[0].started_at:.0f} s"))
+        await asyncio.sleep(POLL_S if left else 0)
+        return left
 
     async def restart(self, name: str, timeout_s: float) -> None:
-        """Start a process that has ended once more. Raises SetupError when it runs, or does not serve within `timeout_s`."""
+        """Start a process that has ended once more.
+
+        Raises SetupError when it runs, or does not serve within `timeout_s`, ComponentDied when it ends again.
+        """
         known = [child for child in self._children if child.spec.name == name]
         if not known or known[-1].exit_code is None:
             raise SetupError(f"{name} cannot be restarted: {'it runs' if known else 'there is no such process'}")
@@ -76,11 +84,18 @@ class Supervisor:
         for mark in (spec.ready_file, spec.ready_socket):
             if mark is not None:
                 mark.unlink(missing_ok=True)
-        await self.start([spec], timeout_s)
+        waiting = [await self._spawn(spec)]
+        deadline = time.monotonic() + timeout_s
+        while waiting:
+            self._check(waiting)
+            waiting = await self._look(waiting, deadline)
 
     def check(self) -> None:
         """Raise ComponentDied, with the last lines of its log, if a process has ended; once for each process."""
-        for child in self._children:
+        self._check(self._children)
+
+    def _check(self, children: Sequence[Child]) -> None:
+        for child in children:
             if child.exit_code is not None and child not in self._mourned:
                 self._mourned.add(child)
                 self._progress.state(child.spec.name, "died", time.monotonic() - child.started_at)

@@ -122,6 +122,11 @@ async def test_a_process_that_ended_can_be_started_again(model: Path, runs: Path
             with pytest.raises(ComponentDied):
                 await run.supervisor.wait_death()
             await run.supervisor.restart(name, 20)
+        os.kill(first["decode-0"], signal.SIGKILL)  # its death keeps none from being started again
+        os.kill(run.pids["redis"], signal.SIGKILL)
+        assert await gone(first["decode-0"])
+        assert await gone(run.pids["redis"])
+        await run.supervisor.restart("redis", 20)
         assert redis.Redis.from_url(run.state_url).ping()
         again = run.pids
         assert {name for name in first if first[name] != again[name]} == {"redis", "coordinator-0"}
