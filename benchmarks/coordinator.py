@@ -1,7 +1,8 @@
 """Rounds a second and added latency of Coordinators: `python -m benchmarks.coordinator`.
 
 One-token rounds of multi-round sessions through Dynamo's own frontend, a real Redis, and simulated decode workers whose engine
-takes next to no time, so that what is measured is the control plane. 0 Coordinators is the same graph with one that does not route
+takes next to no time, so that what is measured is the control plane. There are no prefill workers and prefills are not deflected: a
+round is one call to its decode worker, with a Coordinator that routes as with the no-op. 0 Coordinators is the same graph with one that does not route
 (`benchmarks/noop_coordinator.py`), measured in the same run: `added_p50_ms` is the median round with one connection, less that of
 the no-op. Rounds a second are those of many connections that each send the next round when the last is answered. Each row is the
 median over `--repeats`, the configurations taken in turn, so that a noisy minute hits all of them. `cpu_ms` is what each kind of
@@ -54,7 +55,7 @@ def make_graph(coordinators: int, policy: str) -> Graph:
         {
             "name": "bench",
             "model": {"path": "tiny", "served_name": "llama-3.1-70b", "block_size": 64, "max_model_len": 4096},
-            "policy": {"name": policy},
+            "policy": {"name": policy, "predictive": {"deflect": False}},
             "profile": "configs/profiles/llama-3.1-70b-h200-tp4.json",
             "state": {"deadline_ms": 100},
             "coordinator": {"replicas": max(1, coordinators)},

@@ -27,9 +27,32 @@ class Closing:
     def __init__(self, store: StateStore, workers: Workers, block_size: int, grace_s: float) -> None:
         self._store, self._workers, self._block_size, self._grace_s = store, workers, block_size, grace_s
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: dict[str, asyncio.Task[None]] = {}  # by session
 
     async def served(self, round: Round, handle: Handle | None) -> None:
-        """The round ended well; `handle` is the session's new one, if the decode worker kept its KV."""
+        """The round ended well; `handle` is the session's new one, if its decode worker kept the KV. Returns once stored."""
+        await self._served(round, handle)
+
+    async def served_soon(self, round: Round, handle: Handle | None) -> None:
+        """As `served`, but returns once the store has been told, rather than when it has answered: so an answer need not wait.
+
+        The session's next round waits for it if it comes here (`ended`). At another Coordinator it is asked for later than this is
+        written. Should its opening overtake it even so (they travel on different connections), that round misses its history and
+        computes it; nothing is lost, since the store tells openings apart and hands back what nobody uses.
+        """
+        task = self.background(self._served(round, handle))
+        if round.key is not None:
+            session = round.key.id
+            self._ending[session] = task
+            task.add_done_callback(lambda done: self._ending.pop(session) if self._ending.get(session) is done else None)
+        await asyncio.sleep(0)  # the task runs up to its first wait, that for the store's reply
+
+    async def ended(self, session: str) -> None:
+        """Wait until the store has answered to the end of the session's last round."""
+        if (task := self._ending.get(session)) is not None:
+            await asyncio.wait((task,))
+
+    def _served(self, round: Round, handle: Handle | None) -> Coroutine[Any, Any, None]:
         round.phase = Phase.CLOSED
         round.custody.served(kept=handle is not None)
         put_back = self._settle(round)
@@ -37,7 +60,7 @@ class Closing:
         if handle is not None and ledger is None:
             self.release([handle])
             handle = None
-        await self._store_end(round, put_back if handle is None else handle, ledger, round.number)
+        return self._store_end(round, put_back if handle is None else handle, ledger, round.number)
 
     async def unserved(self, round: Round) -> None:
         """The round was cancelled or failed, in whatever phase. Safe to call for one that is closed."""
@@ -72,11 +95,12 @@ class Closing:
         for handle in handles:
             self.background(self._tell(handle.worker, KvRequest(op="release", handle=handle)))
 
-    def background(self, work: Coroutine[Any, Any, None]) -> None:
+    def background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something that no answer waits for; `drain` does."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def drain(self, timeout_s: float) -> None:
         """Wait for what runs in the background, except releases that wait for a grace."""

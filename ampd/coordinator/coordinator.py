@@ -70,6 +70,8 @@ class Coordinator:
         arrived_at = self._clock()
         ask = read_request(raw, self._graph.model.max_model_len, self._graph.targets, caller.metadata())
         key = self._keys.find(raw, ask.token_ids, ask.cache_salt)
+        if key is not None:
+            await self._closing.ended(key.id)
         round = await self._opening.open(ask, key, arrived_at)
         self.counters.opened(round)
         outcome, error = "abandoned", ""
@@ -213,10 +215,10 @@ class Coordinator:
         round.phase = Phase.OPENED
 
     async def _output(self, round: Round, chunk: DecodeChunk) -> dict[str, Any]:
-        """A chunk as the frontend gets it. The round is closed before its last chunk leaves: the next round may follow at once."""
+        """A chunk as the frontend gets it. The store hears of the end before the last chunk leaves: a round may follow at once."""
         if chunk.stats is None:
             return chunk.output
-        await self._closing.served(round, chunk.handle)
+        await self._closing.served_soon(round, chunk.handle)
         output = {**chunk.output, "completion_usage": usage(round)}
         if round.ask.wants_data:
             output["engine_data"] = {**(output.get("engine_data") or {}), "ampd": {**decided(round), **measured(round)}}
