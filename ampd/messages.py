@@ -151,8 +151,11 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def encode(message: msgspec.Struct) -> dict[str, Any]:
-    """The builtins form that the request plane carries."""
-    return msgspec.to_builtins(message)  # type: ignore[no-any-return]
+    """The builtins form that the request plane carries. Token ids are builtins already, and may be many: they are not copied."""
+    token_ids = getattr(message, "token_ids", None)
+    if not token_ids:
+        return msgspec.to_builtins(message)  # type: ignore[no-any-return]
+    return {**msgspec.to_builtins(msgspec.structs.replace(message, token_ids=[])), "token_ids": token_ids}
 
 
 def decode(kind: type[T], raw: Any) -> T:

@@ -1,12 +1,12 @@
 """Rounds a second and added latency of Coordinators: `python -m benchmarks.coordinator`.
 
 One-token rounds of multi-round sessions through Dynamo's own frontend, a real Redis, and simulated decode workers whose engine
-takes next to no time, so that what is measured is the control plane. There are no prefill workers and prefills are not deflected: a
-round is one call to its decode worker, with a Coordinator that routes as with the no-op. 0 Coordinators is the same graph with one that does not route
-(`benchmarks/noop_coordinator.py`), measured in the same run: `added_p50_ms` is the median round with one connection, less that of
-the no-op. Rounds a second are those of many connections that each send the next round when the last is answered. Each row is the
-median over `--repeats`, the configurations taken in turn, so that a noisy minute hits all of them. `cpu_ms` is what each kind of
-process spends on a round: on a machine of few cores their sum is the limit.
+takes next to no time, so that what is measured is the control plane. There are no prefill workers and prefills are not deflected:
+a round is one call to its decode worker, with a Coordinator that routes as with the no-op. 0 Coordinators is the same graph with
+one that does not route (`benchmarks/noop_coordinator.py`), measured in the same run: `added_p50_ms` is the median round with one
+connection, less that of the no-op. Rounds a second are those of many connections that each send the next round when the last is
+answered. Each row is the median over `--repeats`, the configurations taken in turn, so that a noisy minute hits all of them.
+`cpu_ms` is what each kind of process spends on a round: on a machine of few cores their sum is the limit.
 """
 
 from __future__ import annotations
