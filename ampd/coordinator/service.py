@@ -107,6 +107,7 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
         # What is there now stays; a round makes next to no cyclic garbage.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(10_000, 20, 20)
         ready()
         counting = asyncio.create_task(_count_bindings(coordinator, store))
         stack.callback(counting.cancel)
