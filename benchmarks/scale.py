@@ -105,6 +105,7 @@ def figures(played: Sequence[Played], expected: int, seconds: float) -> dict[str
         ),
         "rounds_per_s": len(good) / seconds,
         "sessions_that_moved": sum(len(p.decode_workers) > 1 for p in played),
+        "rebound": dict(Counter(r.facts.rebound for r in good if r.facts is not None and r.facts.rebound)),
         "degraded": sum(bool(r.facts and r.facts.degraded) for r in good),
         "remote_share": remote / len(good) if good else 0.0,
         "busiest_prefill_share": max(prefill.values(), default=0) / remote if remote else 0.0,
