@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 import numpy as np
+import psutil
 import uvloop
 
 from ampd.bench.cli import plain_errors, write_json
@@ -71,6 +72,7 @@ async def run(
         await half.wait()
         await mishaps.happen(running)
 
+    cpu = {name: _cpu_s(pid) for name, pid in running.pids.items()} | {"client": _cpu_s(os.getpid())}
     started = time.perf_counter()
     async with Client(running.url, running.graph.model.served_name) as client, QueueWatch(running) as queues:
         accident = asyncio.create_task(mishap())
@@ -86,7 +88,21 @@ async def run(
         "queue_samples": queues.samples,
         "queues_equal_share": queues.equal_share,
         "queues_empty_at_end": queues_empty,
+        "cpu_ms_a_round": {
+            name: round(1e3 * (_cpu_s(pid) - cpu[name]) / max(1, seen["rounds"]), 2)
+            for name, pid in (*running.pids.items(), ("client", os.getpid()))
+            if _cpu_s(pid) >= cpu[name]
+        },
     }
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU seconds of a process so far; 0 for one that has ended."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return times.user + times.system
 
 
 def figures(played: Sequence[Played], expected: int, seconds: float) -> dict[str, Any]:
