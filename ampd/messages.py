@@ -14,12 +14,16 @@ from ampd.errors import WorkerError
 from ampd.policy.types import Path as Path
 from ampd.policy.types import Role as Role
 
+pack_params = msgspec.msgpack.Encoder().encode  # for Handle.params
+_unpack_params = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
 
 class Handle(msgspec.Struct, frozen=True):
     """A fenced, single-use, expiring reference to KV that a worker holds pinned.
 
     `chain` is the ledger's chain hash (hex) over the first `tokens // block_size` full blocks, so it fixes every token the
-    handle vouches for. `ref` is the engine's own name of the pin and `params` its opaque transfer parameters.
+    handle vouches for. `ref` is the engine's own name of the pin and `params` its transfer parameters, packed: they name every
+    block, and only the worker that reads the KV has a use for them, not the Coordinators and stores that a handle passes through.
     """
 
     worker: int
@@ -29,7 +33,14 @@ class Handle(msgspec.Struct, frozen=True):
     tokens: int
     chain: str
     expires_at: float  # unix seconds on the owner's clock
-    params: dict[str, Any]
+    params: bytes
+
+    def source(self) -> dict[str, Any]:
+        """The transfer parameters. Raises WorkerError when a peer packed them in another way."""
+        try:
+            return _unpack_params(self.params)
+        except msgspec.DecodeError as e:
+            raise WorkerError(f"malformed transfer parameters of session {self.session} from a peer: {e}") from e
 
 
 class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):

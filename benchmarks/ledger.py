@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ampd.bench.cli import write_json
 from ampd.bench.terminal import make_console, make_table
 from ampd.ledger import DIGEST_SIZE, build, grow, match
-from ampd.messages import Handle
+from ampd.messages import Handle, pack_params
 from ampd.state.memory import MemoryStore
 from benchmarks.timing import machine, timed
 
@@ -59,7 +59,7 @@ async def memory_bytes(tokens: int, block_size: int) -> int:
         await store.open_round(session)
         row = await store.bind(session, 2**60 + i, f"epoch-{i:026d}", tokens)
         params = {"remote_block_ids": [list(range(1000, 1000 + tokens // block_size))], "remote_request_id": f"request-{i}"}
-        handle = Handle(row.worker, row.epoch, session, f"pin-{i}", tokens, os.urandom(16).hex(), 2e9, params)
+        handle = Handle(row.worker, row.epoch, session, f"pin-{i}", tokens, os.urandom(16).hex(), 2e9, pack_params(params))
         await store.close_round(
             session, replace(row, round=1, tokens=tokens, handle=handle), os.urandom(tokens // block_size * DIGEST_SIZE)
         )

@@ -32,7 +32,7 @@ from ampd.bench.terminal import make_console, make_table
 from ampd.config import Graph, build_graph
 from ampd.cost_model.default import CoarseCostModel
 from ampd.ledger import DIGEST_SIZE
-from ampd.messages import Handle
+from ampd.messages import Handle, pack_params
 from ampd.policy.placing import RoutingPolicy
 from ampd.policy.registry import make_policy
 from ampd.policy.types import ClusterView
@@ -122,7 +122,7 @@ def handle_of(session: str, worker: int, tokens: int, block_size: int) -> Handle
         "remote_num_tokens": tokens,
         "tp_size": 4,
     }
-    return Handle(2**63 + worker, f"epoch-{worker:028d}", session, f"pin-{session}", tokens, "ab" * 16, 2e9, params)
+    return Handle(2**63 + worker, f"epoch-{worker:028d}", session, f"pin-{session}", tokens, "ab" * 16, 2e9, pack_params(params))
 
 
 async def bind(store: ResilientStore, session: str, worker: int, tokens: int, block_size: int) -> None:

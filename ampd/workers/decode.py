@@ -94,7 +94,7 @@ def _checked_prefill(worker: Worker, request: DecodeRequest, ledger: bytes) -> d
         raise KvFenceError("prefix")
     if time.time() >= handle.expires_at:
         raise KvFenceError("expired")
-    return handle.params
+    return handle.source()
 
 
 def _measure(worker: Worker, request: DecodeRequest, meter: RoundMeter, output: EngineOutput) -> None:

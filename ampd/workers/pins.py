@@ -13,7 +13,7 @@ from typing import Any
 
 from ampd.errors import KvFenceError
 from ampd.ledger import chain_at
-from ampd.messages import Handle
+from ampd.messages import Handle, pack_params
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class PinTable:
     ) -> Handle:
         """Record the pin that a round leaves and make the handle to it."""
         chain = chain_at(ledger, tokens, self._block_size)
-        handle = Handle(self._worker, self._epoch, session, ref, tokens, chain, expires_at, params)
+        handle = Handle(self._worker, self._epoch, session, ref, tokens, chain, expires_at, pack_params(params))
         self._pins[ref] = Pin(handle, round_id, ledger, self._block_size)
         self.issued += 1
         return handle

@@ -89,7 +89,7 @@ async def _claim(worker: Worker, peers: Peers, request: PrefillRequest, ledger: 
         log.warning("history of session %s cannot be claimed: %s", request.session, e)
         reply = KvReply(ok=False, cause="unreachable")
     if reply.ok:
-        return handle.params, None
+        return handle.source(), None
     cause = reply.cause or "refused"
     worker.counters.recompute(cause)
     return None, cause

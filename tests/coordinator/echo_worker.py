@@ -30,6 +30,7 @@ from ampd.messages import (
     RoundStats,
     decode,
     encode,
+    pack_params,
 )
 from ampd.state.base import WorkerRow
 from ampd.state.redis_store import RedisStore
@@ -51,7 +52,7 @@ class Echo:
         self._refs += 1
         chain = chain_at(build(tokens, BLOCK), len(tokens), BLOCK)
         self.note("issue", ref=self._refs)
-        return Handle(self.id, self.epoch, session, str(self._refs), len(tokens), chain, time.time() + 300, {})
+        return Handle(self.id, self.epoch, session, str(self._refs), len(tokens), chain, time.time() + 300, pack_params({}))
 
     async def prefill(self, raw: dict[str, Any], context: Context) -> AsyncIterator[dict[str, Any]]:
         request = decode(PrefillRequest, raw)

@@ -102,7 +102,7 @@ def test_edges_of_what_is_held(held: tuple[Held, ...], matched: int, fields: dic
 def test_the_latest_prefill_comes_first_and_a_few_are_remembered() -> None:
     held: tuple[Held, ...] = ()
     for worker in (1, 2, 3, 2, 4, 5):
-        handle = Handle(worker, "e", "s", "r", 8, "", 0.0, {})
+        handle = Handle(worker, "e", "s", "r", 8, "", 0.0, b"")
         result = PrefillResult(
             handle=handle, queue_s=0, read_s=0, prefill_s=0, read_tokens=0, cached_tokens=0, kv_written=worker * 100
         )

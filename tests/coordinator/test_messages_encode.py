@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ampd.messages import DecodeRequest, Handle, KvReply, PrefillRequest, decode, encode
+from ampd.messages import DecodeRequest, Handle, KvReply, PrefillRequest, decode, encode, pack_params
 
-HANDLE = Handle(1, "e", "s", "r", 64, "00", 5.0, {"port": 1})
+HANDLE = Handle(1, "e", "s", "r", 64, "00", 5.0, pack_params({"port": 1}))
 TIMES = {"estimate_s": 0.1, "elapsed_s": 0.2, "ttft_target_s": 2.0}
 DECODE = {"path": "local", "request": {"n": 1}, "prefill": None, "keep": True, "prefill_worker": 7}
 

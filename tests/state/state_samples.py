@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampd.messages import Handle
+from ampd.messages import Handle, pack_params
 from ampd.state.base import QueueEntry, WorkerRow
 from ampd.state.settings import StoreSettings
 
@@ -19,7 +19,7 @@ def worker(id: int = BIG, role: Any = "decode", epoch: str = "e1", **fields: Any
 
 
 def handle(ref: str = "pin-1", epoch: str = "e1", worker: int = BIG) -> Handle:
-    return Handle(worker, epoch, "s", ref, 64, "ab" * 8, 1234.5, {"remote_block_ids": [1, 2], "remote_port": 5600})
+    return Handle(worker, epoch, "s", ref, 64, "ab" * 8, 1234.5, pack_params({"remote_block_ids": [1, 2], "remote_port": 5600}))
 
 
 def entry(id: str, cost_s: float = 1.0, **fields: Any) -> QueueEntry:

@@ -10,7 +10,7 @@ from scripted_engine import BLOCK, ScriptedEngine
 
 from ampd.errors import RoundCancelled, WorkerError, WorkerGone
 from ampd.ledger import build, chain_at
-from ampd.messages import DecodeChunk, DecodeRequest, Handle, KvReply, KvRequest, PrefillRequest, PrefillResult
+from ampd.messages import DecodeChunk, DecodeRequest, Handle, KvReply, KvRequest, PrefillRequest, PrefillResult, pack_params
 from ampd.policy.reordering import Reordering, reorder
 from ampd.policy.types import PrefillTask
 from ampd.workers.decode import serve_decode
@@ -62,7 +62,7 @@ def make(role: str, engine: ScriptedEngine) -> Worker:
 
 
 def history(tokens: int = 12) -> Handle:
-    return Handle(9, "e9", "s", "ref9", tokens, chain_at(build(PROMPT, BLOCK), tokens, BLOCK), 1e12, {"from": "d"})
+    return Handle(9, "e9", "s", "ref9", tokens, chain_at(build(PROMPT, BLOCK), tokens, BLOCK), 1e12, pack_params({"from": "d"}))
 
 
 def prefill_request(id: str = "r", held: Handle | None = None) -> PrefillRequest:
