@@ -16,6 +16,7 @@ STOP = {"frontend": 0, "coordinator": 1, "worker": 2, "redis": 3}
 # Seconds from SIGTERM to SIGKILL. Their sum over the kinds stays under the 15 s that a stop may take.
 # vLLM's executor alone waits 5 s for its processes.
 GRACE_S = {"frontend": 1.5, "coordinator": 1.5, "worker": 9.5, "redis": 0.5}
+GRAPH_FILE = "graph.yaml"  # in the run folder: what the processes of a run read
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Layout:
 
     @property
     def graph_file(self) -> Path:
-        return self.run_dir / "graph.yaml"
+        return self.run_dir / GRAPH_FILE
 
     @property
     def redis_socket(self) -> Path:

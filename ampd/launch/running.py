@@ -18,7 +18,7 @@ from ampd.config import Graph, config_variables, dump_graph
 from ampd.errors import ConfigError
 from ampd.launch import preflight
 from ampd.launch.models import model_folder, resolve_model
-from ampd.launch.plan import Layout, ProcessSpec, base_url, components, plan, private_discovery, processes
+from ampd.launch.plan import GRAPH_FILE, Layout, ProcessSpec, base_url, components, plan, private_discovery, processes
 from ampd.launch.progress import Progress, Quiet
 from ampd.launch.readiness import wait_graph
 from ampd.launch.supervisor import Supervisor
@@ -56,6 +56,12 @@ class RunningGraph:
         """URL of the Redis in use."""
         embedded = self.graph.state.url == "embedded"
         return f"unix://{self.run_dir / 'redis.sock'}" if embedded else self.graph.state.url
+
+    async def change(self, graph: Graph, names: Sequence[str], timeout_s: float = START_TIMEOUT_S) -> None:
+        """Restart the named processes with another graph of the same shape. Raises what `Supervisor.restart` does."""
+        write_graph(graph, self.run_dir)
+        for name in names:
+            await self.supervisor.restart(name, timeout_s)
 
 
 @asynccontextmanager
@@ -189,7 +195,12 @@ def write_run_dir(graph: Graph, layout: Layout) -> None:
     """Fill the run folder with what the processes expect."""
     for name in ("logs", "ready", "tmp", "discovery"):
         (layout.run_dir / name).mkdir()
-    layout.graph_file.write_text(dump_graph(graph))
+    write_graph(graph, layout.run_dir)
+
+
+def write_graph(graph: Graph, run_dir: Path) -> None:
+    """Write the graph that the processes of a run read at their start."""
+    (run_dir / GRAPH_FILE).write_text(dump_graph(graph))
 
 
 def remove_run_dir(run_dir: Path, keep_logs: bool) -> None:

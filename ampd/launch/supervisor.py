@@ -72,13 +72,14 @@ class Supervisor:
         return left
 
     async def restart(self, name: str, timeout_s: float) -> None:
-        """Start a process that has ended once more.
+        """End a process, unless it has ended already, and start it anew.
 
-        Raises SetupError when it runs, or does not serve within `timeout_s`, ComponentDied when it ends again.
+        Raises SetupError when there is none of that name or it does not serve within `timeout_s`, ComponentDied when it ends again.
         """
         known = [child for child in self._children if child.spec.name == name]
-        if not known or known[-1].exit_code is None:
-            raise SetupError(f"{name} cannot be restarted: {'it runs' if known else 'there is no such process'}")
+        if not known:
+            raise SetupError(f"{name} cannot be restarted: the graph has {', '.join(self.pids)}")
+        await self._stop_one(known[-1])
         self._mourned.update(known)
         spec = known[-1].spec
         for mark in (spec.ready_file, spec.ready_socket):

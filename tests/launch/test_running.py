@@ -111,27 +111,27 @@ async def test_each_death_is_told_once_and_the_rest_lives_on(model: Path, runs: 
         assert alive(run.pids["decode-0"])
 
 
-async def test_a_process_that_ended_can_be_started_again(model: Path, runs: Path, stand_ins: StandIns) -> None:
+async def test_a_process_can_be_started_again(model: Path, runs: Path, stand_ins: StandIns) -> None:
     stand_ins()
     async with running_graph(make_graph(model)) as run:
         first = run.pids
-        for name in ("redis", "coordinator-0"):
-            with pytest.raises(SetupError, match=f"^{name} cannot be restarted: it runs"):
-                await run.supervisor.restart(name, 10)
-            os.kill(first[name], signal.SIGKILL)
-            with pytest.raises(ComponentDied):
-                await run.supervisor.wait_death()
-            await run.supervisor.restart(name, 20)
+        os.kill(first["coordinator-0"], signal.SIGKILL)
         os.kill(first["decode-0"], signal.SIGKILL)  # its death keeps none from being started again
-        os.kill(run.pids["redis"], signal.SIGKILL)
+        assert await gone(first["coordinator-0"])
         assert await gone(first["decode-0"])
-        assert await gone(run.pids["redis"])
-        await run.supervisor.restart("redis", 20)
+        for name in ("redis", "coordinator-0"):
+            await run.supervisor.restart(name, 20)
         assert redis.Redis.from_url(run.state_url).ping()
         again = run.pids
         assert {name for name in first if first[name] != again[name]} == {"redis", "coordinator-0"}
-        with pytest.raises(SetupError, match="there is no such process"):
+        assert not alive(first["redis"])
+        with pytest.raises(SetupError, match="^none-0 cannot be restarted: the graph has redis, "):
             await run.supervisor.restart("none-0", 1)
+        changed = run.graph.model_copy(update={"drain_s": 0.5})
+        await run.change(changed, ["prefill-0"], 20)
+        assert "drain_s: 0.5" in (run.run_dir / "graph.yaml").read_text()
+        again = run.pids
+        assert first["prefill-0"] != again["prefill-0"]
     assert not any(alive(pid) for pid in again.values())
 
 
