@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Sequence
 
@@ -45,7 +44,7 @@ class SessionSearch:
             if row.epoch != handle.epoch:  # bound elsewhere meanwhile: that one holds
                 return opened
         row = msgspec.structs.replace(row, round=max(1, row.round), tokens=handle.tokens, handle=handle)
-        return dataclasses.replace(opened, session=row, ledger=found.ledger)
+        return msgspec.structs.replace(opened, session=row, ledger=found.ledger)
 
     async def _find(self, session: str, workers: Sequence[int]) -> KvReply | None:
         """The latest pin that one of the workers has of the session."""

@@ -60,8 +60,7 @@ class SessionRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     held: tuple[Held, ...] = ()  # latest first, a few; empty in a close keeps what is stored
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """A round's opening: the session as it stands (None: not bound yet), its ledger, and the cluster, read in one trip.
 
     The handle in `session` is this caller's alone: opening takes it out of the store.

@@ -18,6 +18,7 @@ from ampd.state.address import Address
 from ampd.state.connection import Arg, Connection, Late, Lost, pack
 from ampd.state.lane import Lane, Refused, is_certificate
 from ampd.state.scripts import load_scripts
+from ampd.state.template import Template
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +26,6 @@ Command = tuple[Arg, ...]
 Call = tuple[str, Sequence[str], Sequence[Arg]]  # a script's name, keys and arguments
 _CONNECT_S = 5.0
 _SILENT_S = 2.0
-# After the deadline a call has this long for a reply that came during a stall of this process's own loop and is still unread.
-_GRACE_S = 0.001
 
 
 class Use(Enum):
@@ -40,6 +39,9 @@ class Use(Enum):
     OPENING = (20, True)
     CHANGE = (20, False)
     REPORT = (200, False)
+
+    def __init__(self, multiple: int, decides: bool) -> None:
+        self.multiple, self.decides = multiple, decides
 
 
 class RedisClient:
@@ -67,10 +69,9 @@ class RedisClient:
         try:
             await self._ready(self._decisions, _CONNECT_S, hurry=True)
             connection = await self._ready(self._rest, _CONNECT_S, hurry=True)
-            replies = await self._exchange(connection, commands, _CONNECT_S, None)
+            replies = await self._exchange(connection, b"".join(map(pack, commands)), len(commands), _CONNECT_S, None)
             for reply in replies:
-                if isinstance(reply, hiredis.ReplyError):
-                    raise StateError(str(reply)) from reply
+                self._check(reply)
         except StateError as e:
             raise SetupError(self._advice(e)) from None
         found: bytes = replies[-1]
@@ -98,6 +99,22 @@ class RedisClient:
         """Run a script. `late` gets the reply if the caller was cancelled or gave up before it came."""
         answer = None if late is None else _late_one(late)
         return (await self._call(use, (self._by_digest(script, keys, args),), answer))[0]
+
+    def template(self, script: str, keys: Sequence[Arg], own_keys: int, own_args: int, args: Sequence[Arg]) -> Template:
+        """The call of a script whose last keys and first arguments differ from call to call, for `fill`."""
+        return Template(self._scripts[script], keys, own_keys, own_args, args)
+
+    async def fill(self, use: Use, template: Template, values: Sequence[bytes], late: Callable[[Any], None]) -> Any:
+        """Run a script like `run`, ready but for these keys and arguments."""
+        lane, limit_s = self._decisions if use.decides else self._rest, self._deadline_s * use.multiple
+        connection, answer = lane.connection or await self._ready(lane, limit_s), _late_one(late)
+        reply = (await self._exchange(connection, template.fill(values), 1, limit_s, answer))[0]
+        if isinstance(reply, hiredis.ReplyError):
+            if not _is_forgotten(reply):
+                self._check(reply)
+            reply = (await self._exchange(connection, template.fill(values, text=True), 1, limit_s, answer))[0]
+            self._check(reply)
+        return reply
 
     async def run_all(self, use: Use, calls: Sequence[Call]) -> None:
         """Run scripts one after the other, in one write and one wait."""
@@ -145,19 +162,21 @@ class RedisClient:
         return ("EVALSHA", self._scripts[script].digest, len(keys), *keys, *args)
 
     async def _call(self, use: Use, commands: Sequence[Command], late: Late | None) -> list[Any]:
-        multiple, is_decision = use.value
-        lane, limit_s = self._decisions if is_decision else self._rest, self._deadline_s * multiple
+        lane, limit_s = self._decisions if use.decides else self._rest, self._deadline_s * use.multiple
         connection = lane.connection or await self._ready(lane, limit_s)
-        replies = await self._exchange(connection, commands, limit_s, late)
+        replies = await self._exchange(connection, b"".join(map(pack, commands)), len(commands), limit_s, late)
         for i, reply in enumerate(replies):
             if isinstance(reply, hiredis.ReplyError):
                 if not _is_forgotten(reply):
-                    raise StateError(f"Redis at {self.where}: {reply}") from reply
+                    self._check(reply)
                 text = self._texts[commands[i][1]]
-                (replies[i],) = await self._exchange(connection, (("EVAL", text, *commands[i][2:]),), limit_s, late)
-                if isinstance(replies[i], hiredis.ReplyError):
-                    raise StateError(f"Redis at {self.where}: {replies[i]}") from replies[i]
+                (replies[i],) = await self._exchange(connection, pack(("EVAL", text, *commands[i][2:])), 1, limit_s, late)
+                self._check(replies[i])
         return replies
+
+    def _check(self, reply: object) -> None:
+        if isinstance(reply, hiredis.ReplyError):
+            raise StateError(f"Redis at {self.where}: {reply}") from reply
 
     async def _ready(self, lane: Lane, limit_s: float, hurry: bool = False) -> Connection:
         try:
@@ -168,32 +187,19 @@ class RedisClient:
         except (OSError, Lost, Refused) as e:
             raise StateError(f"Redis at {self.where}: {e or type(e).__name__}") from e
 
-    async def _exchange(self, connection: Connection, commands: Sequence[Command], limit_s: float, late: Late | None) -> list[Any]:
-        """Write commands and wait for their replies, errors among them."""
+    async def _exchange(self, connection: Connection, data: bytes, count: int, limit_s: float, late: Late | None) -> list[Any]:
+        """Write `count` commands and wait for their replies, errors among them."""
+        future: asyncio.Future[list[Any]] | None = None
         try:
-            future = connection.send(b"".join([pack(command) for command in commands]), len(commands), late)
-        except Lost as e:
-            raise StateError(f"Redis at {self.where}: {e}") from e
-        timer = asyncio.get_running_loop().call_later(limit_s, self._overdue, future, limit_s)
-        try:
+            future = connection.send(data, count, late, limit_s)
             return await future
         except asyncio.CancelledError:
             # Cancelled between the arrival of the replies and now: nobody else will see them.
-            if late is not None and future.done() and not future.cancelled() and future.exception() is None:
+            if late is not None and future is not None and future.done() and not future.cancelled() and future.exception() is None:
                 late(future.result())
             raise
         except Lost as e:
             raise StateError(f"Redis at {self.where}: {e}") from e
-        finally:
-            timer.cancel()
-
-    def _overdue(self, future: asyncio.Future[list[Any]], limit_s: float) -> None:
-        if not future.done():
-            asyncio.get_running_loop().call_later(_GRACE_S, self._expire, future, limit_s)
-
-    def _expire(self, future: asyncio.Future[list[Any]], limit_s: float) -> None:
-        if not future.done():
-            future.set_exception(StateError(f"Redis at {self.where} did not answer within {limit_s * 1000:.0f} ms"))
 
 
 def _is_forgotten(reply: object) -> bool:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from math import inf
+from time import monotonic
 from typing import Any, cast
 
 import hiredis
 
 from ampd.errors import StateError
+from ampd.state.deadlines import Deadlines
 
 Arg = str | bytes | int | float
 Late = Callable[[list[Any]], None]
@@ -29,12 +32,18 @@ class Lost(Exception):
 
 
 class Pending:
-    """A request that is owed `left` more replies. `late` gets the replies if the caller is gone when they come."""
+    """A request that is owed `left` more replies, the last by `due` (see `Deadlines`).
 
-    __slots__ = ("future", "late", "left", "replies")
+    `late` gets the replies if the caller is gone when they come.
+    """
 
-    def __init__(self, future: asyncio.Future[list[Any]], left: int, late: Late | None) -> None:
-        self.future, self.left, self.late = future, left, late
+    __slots__ = ("due", "extended", "future", "last_look", "late", "left", "limit_s", "replies")
+
+    def __init__(self, future: asyncio.Future[list[Any]], left: int, late: Late | None, limit_s: float) -> None:
+        self.future, self.left, self.late, self.limit_s = future, left, late, limit_s
+        self.due = monotonic() + limit_s
+        self.extended = 0
+        self.last_look = False
         self.replies: list[Any] = []
 
 
@@ -51,6 +60,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader()
         self._owed: deque[Pending] = deque()
+        self._deadlines = Deadlines(where, self._owed)
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
@@ -61,8 +71,9 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by descent
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
 
-    def send(self, data: bytes, replies: int = 1, late: Late | None = None) -> asyncio.Future[list[Any]]:
-        """Write commands that have `replies` replies in all. The future ends with the replies, or with Lost.
+    def send(self, data: bytes, replies: int = 1, late: Late | None = None, limit_s: float = inf) -> asyncio.Future[list[Any]]:
+        """Write commands that have `replies` replies in all. The future ends with the replies, with Lost, or after `limit_s`
+        with StateError.
 
         Raises StateError when too much is under way already.
         """
@@ -72,15 +83,17 @@ class Connection(asyncio.Protocol):
             raise StateError(
                 f"Redis at {self._where} owes {len(self._owed)} answers already (state.max_pending {self._max_pending})"
             )
-        pending = Pending(self._loop.create_future(), replies, late)
+        pending = Pending(self._loop.create_future(), replies, late, limit_s)
         self._owed.append(pending)
         self._transport.write(data)
+        self._deadlines.add(pending.due)
         if self._timer is None:
             self._watch(pending, 0)
         return pending.future
 
     def data_received(self, data: bytes) -> None:
         reader, owed = self._reader, self._owed
+        self._deadlines.heard_at = monotonic()
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
@@ -114,6 +127,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = self._reason or Lost(str(exc) if exc is not None else "Redis closed the connection")
+        self._deadlines.stop()
         if self._timer is not None:
             self._timer.cancel()
         while self._owed:

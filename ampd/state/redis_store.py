@@ -50,6 +50,8 @@ class RedisStore:
         self._idle_ms = max(1, round(self._settings.idle_ttl_s * 1000))
         self._incarnation: str | None = None
         self._background: dict[object, asyncio.Task[None]] = {}
+        shared = (self._load, self._changes, self._bindings)
+        self._opening = self._client.template("open_round", shared, own_keys=1, own_args=4, args=(self._idle_ms,))
 
     async def connect(self) -> bool:
         first = self._incarnation is None
@@ -103,16 +105,18 @@ class RedisStore:
         return bool(await self._client.run(Use.REPORT, "remove_worker", keys, (worker, silent_s)))
 
     async def open_round(self, session: str, known: bytes = b"") -> Opened:
-        keys, live = (self._load, self._changes, self._session_key(session), self._bindings), self._live
-        args = (live.generation, live.seq, self._idle_ms, tail_of(known), self._last_binding)
-        late = partial(self._give_back, session)
-        values, ledger, load, bindings = await self._client.run(Use.OPENING, "open_round", keys, args, late)
+        live, late = self._live, partial(self._give_back, session)
+        asked = (self._session_key(session).encode(), live.generation, live.seq, tail_of(known), self._last_binding)
+        values, ledger, load, bindings = await self._client.fill(Use.OPENING, self._opening, asked, late)
         view, row = self._take(load), read_session(values)
-        if bindings:
-            self._last_binding = max(self._last_binding, bindings[-1][0], key=stream_id)
         if row is None or values[-1] is None:
             known = ledger = b""
-        return Opened(row, known if ledger is None else ledger, view, bindings=[read_binding(fields) for _, fields in bindings])
+        if ledger is None:
+            ledger = known
+        if not bindings:
+            return Opened(row, ledger, view)
+        self._last_binding = max(self._last_binding, bindings[-1][0], key=stream_id)
+        return Opened(row, ledger, view, bindings=[read_binding(fields) for _, fields in bindings])
 
     def _give_back(self, session: str, reply: Sequence[Any]) -> None:
         """An opening that nobody waited for took the handle: put it back."""

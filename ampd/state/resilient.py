@@ -97,28 +97,40 @@ class ResilientStore:
         return await self._try(below, self._last_view)
 
     async def open_round(self, session: str, known: bytes = b"") -> Opened:
-        async def below() -> Opened:
-            copy = self._copies.get(session)
-            started = self._clock()
-            opened = await self._inner.open_round(session, known if copy is None else copy.ledger)
-            self.slow += self._clock() - started > self._settings.deadline_s
-            view = await self._accept(opened.view)
-            for other, row in opened.bindings:
-                self._copies.learn(other, row)
-            if opened.session is not None:
-                self._copies.adopt(session, changed(opened.session, handle=None), opened.ledger)
-            elif self._copies.get(session) is not None:
-                await self._check_lost()
-                self._copies.end(session)  # it was ended by another process
-            return Opened(opened.session, opened.ledger, view, unsure=self._clock() < self._unsure_until)
+        # Every decision waits for this: no closures and calls that can be spared (see `_try`).
+        if not self.away:
+            try:
+                copy, started = self._copies.get(session), self._clock()
+                opened = await self._inner.open_round(session, known if copy is None else copy.ledger)
+                now = self._clock()
+                self.slow += now - started > self._settings.deadline_s
+                opened = await self._check(session, opened, now)
+            except StateError as e:
+                self._missed(e)
+            else:
+                self._misses, self._answered_at = 0, now
+                return opened
+        self.degraded += 1
+        row, ledger = self._copies.open(session)
+        if row is not None:
+            self._back.changed(session)
+        return Opened(row, ledger, self._last_view(), degraded=True, unsure=True)
 
-        def here() -> Opened:
-            row, ledger = self._copies.open(session)
-            if row is not None:
-                self._back.changed(session)
-            return Opened(row, ledger, self._last_view(), degraded=True, unsure=True)
-
-        return await self._try(below, here)
+    async def _check(self, session: str, opened: Opened, now: float) -> Opened:
+        """Learn from the store's answer; and mark it, or raise _CameBackEmpty, if the store may have lost something."""
+        copies, view = self._copies, opened.view
+        if view is not self._view:
+            view = await self._accept(view)
+        for other, bound in opened.bindings:
+            copies.learn(other, bound)
+        if (row := opened.session) is not None:
+            copies.adopt(session, row if row.handle is None else changed(row, handle=None), opened.ledger)
+        elif copies.get(session) is not None:
+            await self._check_lost()
+            copies.end(session)  # it was ended by another process
+        if view is opened.view and now >= self._unsure_until:
+            return opened
+        return changed(opened, view=view, unsure=now < self._unsure_until)
 
     async def bind(
         self, session: str, worker: int, epoch: str, tokens: int, *, replace: str | None = None, version: int = 0

@@ -28,6 +28,7 @@ class SessionTable:
         self._idle_ttl_s = idle_ttl_s
         self._clock = clock
         self._sessions: dict[str, StoredSession] = {}
+        self._look_at = 0.0  # none expires before
 
     def __len__(self) -> int:
         self._expire()
@@ -136,8 +137,12 @@ class SessionTable:
     def _expire(self) -> None:
         """All idle times are equal, so the least recently used expires first."""
         now = self._clock()
+        if now < self._look_at:
+            return
+        self._look_at = now + self._idle_ttl_s
         while self._sessions:
             session = next(iter(self._sessions))
             if self._sessions[session].expires_at > now:
+                self._look_at = self._sessions[session].expires_at
                 return
             del self._sessions[session]

@@ -106,6 +106,19 @@ async def test_a_stall_of_this_process_is_not_taken_for_redis_silence(
     other.close()
 
 
+async def test_time_that_this_process_stood_still_is_given_back(
+    make_client: Callable[..., RedisClient], server: RedisServer
+) -> None:
+    client, loop = make_client(deadline_s=0.3), asyncio.get_running_loop()
+    await client.connect("k", "v")
+    server.freeze()
+    call = asyncio.create_task(client.command(Use.DECISION, "ECHO", "here"))
+    await asyncio.sleep(0.01)
+    time.sleep(0.6)  # noqa: ASYNC251 - this process's own work
+    loop.call_later(0.1, server.thaw)
+    assert await call == b"here"
+
+
 async def test_a_stopped_redis_costs_its_callers_a_bounded_wait_and_its_return_needs_no_help(
     make_client: Callable[..., RedisClient], server: RedisServer
 ) -> None:

@@ -1,13 +1,16 @@
--- Put before every script. A worker's figures are one packed array: see state/rows.py, Stats and Bucket.
+-- Before each script go those paragraphs of this file whose names it mentions (state/scripts.py): what a script does not use would
+-- cost it time all the same.
+
+-- A worker's figures are one packed array: see state/rows.py, Stats and Bucket.
 -- Worker ids are 64-bit and Lua numbers are doubles, so ids stay strings: field names, never unpacked numbers.
 local AT, TASKS, QUEUED_S, PROMISED, PROMISED_BEFORE, TTFT_S, ITL_S = 1, 2, 3, 4, 5, 6, 7
 
 -- More changed workers than this are read as all workers: Lua passes only some thousands of arguments.
 local MANY = 1500
 
--- A session's row, in the order in which scripts answer with it.
-local SESSION = {'worker', 'epoch', 'round', 'version', 'tokens', 'derived', 'held', 'handle'}
-local VERSION, HANDLE = 4, 8
+-- A session's row, in the order in which scripts answer with it; last the hash that stands for the ledger.
+local SESSION = {'worker', 'epoch', 'round', 'version', 'tokens', 'derived', 'held', 'handle', 'tail'}
+local VERSION, HANDLE, TAIL = 4, 8, 9
 
 -- A ledger's last chain hash stands for all of it.
 local function put_ledger(session, ledger)
