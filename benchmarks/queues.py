@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import TracebackType
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from ampd.errors import StateError
 from ampd.launch import RunningGraph
-from ampd.state.factory import open_store
+from ampd.state.redis_store import RedisStore
+from ampd.state.settings import StoreSettings
 
 _EVERY_S = 0.5
 _SETTLE_S = 20.0
@@ -20,14 +23,14 @@ class QueueWatch:
     """Compares, every half second, the tasks that wait in Redis with those that the workers' metrics report, worker by worker.
 
     The two are read one after the other and tasks come and go meanwhile, so a sample counts only for workers whose own figure is
-    the same before and after. Use as an async context manager.
+    the same before and after, and only if one of both shows a task: empty queues are equal too easily. Nothing counts while Redis
+    is away. Use as an async context manager.
     """
 
     def __init__(self, running: RunningGraph) -> None:
         self._running = running
-        self._store = open_store(
-            running.graph.model_copy(update={"state": running.graph.state.model_copy(update={"url": running.state_url})})
-        )
+        # Not the store that bridges outages: what it answers then is what it saw last.
+        self._store = RedisStore(running.state_url, None, running.graph.name, StoreSettings.of(running.graph))
         self.samples = 0
         self._equal = 0
 
@@ -51,8 +54,9 @@ class QueueWatch:
     async def settle(self) -> bool:
         """Whether, soon after the load has ended, no task is left in any queue, in Redis or at a worker."""
         for _ in range(round(_SETTLE_S / _EVERY_S)):
-            if not sum((await self._at_workers()).values()) and not sum((await self._in_redis()).values()):
-                return True
+            with suppress(StateError):
+                if not sum((await self._at_workers()).values()) and not sum((await self._in_redis()).values()):
+                    return True
             await asyncio.sleep(_EVERY_S)
         return False
 
@@ -61,9 +65,9 @@ class QueueWatch:
             await asyncio.sleep(_EVERY_S)
             try:
                 before, shown, after = await self._at_workers(), await self._in_redis(), await self._at_workers()
-            except aiohttp.ClientError:
+            except (aiohttp.ClientError, StateError):
                 continue
-            still = [w for w in before if before[w] == after.get(w)]
+            still = [w for w in before if before[w] == after.get(w) and (before[w] or shown.get(w))]
             self.samples += len(still)
             self._equal += sum(before[w] == shown.get(w, 0) for w in still)
 
@@ -83,4 +87,4 @@ class QueueWatch:
                     depths[url, sample.labels["worker"]] = int(sample.value)
                 elif sample.name == _INFO:
                     ids[url, sample.labels["worker"]] = sample.labels["id"]
-        return {ids[key]: depth for key, depth in depths.items()}
+        return {ids[key]: depth for key, depth in depths.items() if key in ids}

@@ -30,7 +30,7 @@ from ampd.bench.lengths import LengthSession, load_sessions
 from ampd.bench.lengths_replay import Crowd, Pace, Played, replay
 from ampd.bench.rounds import RoundResult
 from ampd.bench.terminal import make_console, make_table, rounds_progress
-from ampd.config import load_graph
+from ampd.config import Targets, load_graph
 from ampd.launch import RunningGraph, running_graph
 from benchmarks.queues import QueueWatch
 
@@ -82,7 +82,7 @@ async def run(
         await accident
         queues_empty = await queues.settle()
     return {
-        **figures(played, expected, seconds),
+        **figures(played, expected, seconds, running.graph.targets),
         "sessions": count,
         "concurrent_sessions": crowd.most,
         "queue_samples": queues.samples,
@@ -102,11 +102,11 @@ def _cpu_s(pid: int) -> float:
         times = psutil.Process(pid).cpu_times()
     except psutil.NoSuchProcess:
         return 0.0
-    return times.user + times.system
+    return float(times.user + times.system)
 
 
-def figures(played: Sequence[Played], expected: int, seconds: float) -> dict[str, Any]:
-    """The figures of a replay; times in seconds."""
+def figures(played: Sequence[Played], expected: int, seconds: float, targets: Targets) -> dict[str, Any]:
+    """The figures of a replay; times in seconds. `attained` is the share of all rounds that met both targets."""
     results = [r for p in played for r in p.results]
     good = [r for r in results if r.error is None and r.facts is not None]
     prefill = Counter(r.facts.prefill_worker for r in good if r.facts is not None and r.facts.path == "remote")
@@ -126,13 +126,24 @@ def figures(played: Sequence[Played], expected: int, seconds: float) -> dict[str
         "remote_share": remote / len(good) if good else 0.0,
         "busiest_prefill_share": max(prefill.values(), default=0) / remote if remote else 0.0,
         "prefill_workers_used": len(prefill),
+        "attained": sum(_attained(r, targets) for r in good) / expected,
         **_times(good),
     }
 
 
+def _attained(result: RoundResult, targets: Targets) -> bool:
+    facts = result.facts
+    return facts is not None and (facts.ttft_s or 0.0) <= targets.ttft_s and (facts.itl_s or 0.0) <= targets.itl_s
+
+
 def _times(good: Sequence[RoundResult]) -> dict[str, float]:
     ttft = [r.facts.ttft_s for r in good if r.facts is not None and r.facts.ttft_s is not None]
-    return {f"ttft_p{q}_s": float(np.quantile(ttft, q / 100)) if ttft else 0.0 for q in (50, 95, 99)}
+    itl = [r.facts.itl_s for r in good if r.facts is not None and r.facts.itl_s]
+    return {
+        f"{name}_p{q}_s": float(np.quantile(values, q / 100)) if values else 0.0
+        for name, values in (("ttft", ttft), ("itl", itl))
+        for q in (50, 95, 99)
+    }
 
 
 @click.command()
@@ -171,7 +182,11 @@ def main(
     longest_gap_s: float, length_divisor: float, output_divisor: float, redis_outage_s: float, kill_coordinator: bool, seed: int,
     json_file: str | None,
 ) -> None:  # fmt: skip
-    """Replay SESSIONS_FILE. Exits with 1 when a round fails for good or a session moves, with 2 when it cannot start."""
+    """Replay SESSIONS_FILE.
+
+    Exits with 1 when a round fails (with --kill-coordinator: for good), a session moves, or a queue is not empty in the end; with 2
+    when it cannot start.
+    """
     console = make_console(stderr=json_file == "-")
     pace = Pace(ramp_s, speed, longest_gap_s, length_divisor, output_divisor)
     mishaps = Mishaps(redis_outage_s, kill_coordinator)
@@ -193,7 +208,8 @@ def main(
         table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
     console.print(table)
     write_json({"rows": [row]}, json_file)
-    sys.exit(1 if row["failed"] or row["sessions_that_moved"] else 0)
+    needless = row["sent_again"] and not kill_coordinator
+    sys.exit(1 if row["failed"] or row["sessions_that_moved"] or needless or not row["queues_empty_at_end"] else 0)
 
 
 if __name__ == "__main__":

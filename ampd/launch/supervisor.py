@@ -48,8 +48,8 @@ class Supervisor:
 
     @property
     def specs(self) -> list[ProcessSpec]:
-        """What was started, in order."""
-        return [child.spec for child in self._children]
+        """What was started, in order, each process once."""
+        return list({child.spec.name: child.spec for child in self._children}.values())
 
     async def start(self, specs: Sequence[ProcessSpec], timeout_s: float) -> None:
         """Start the processes stage by stage, each stage once the one before serves.

@@ -44,8 +44,6 @@ async def test_every_round_is_answered_on_the_sessions_own_worker() -> None:
     assert row["concurrent_sessions"] > 100
     assert row["prefill_workers_used"] >= 16
     assert row["busiest_prefill_share"] < 0.2
-    assert row["queue_samples"] > 100
-    assert row["queues_equal_share"] > 0.8  # of samples of three figures that are not read at one instant
     assert row["queues_empty_at_end"]
 
 
@@ -61,6 +59,6 @@ async def test_a_coordinator_dies_and_its_sessions_stay_where_they_are() -> None
     row = await replayed(Mishaps(kill_coordinator=True))
     assert (row["answered"], row["failed"]) == (480, 0)
     assert row["sent_again"] == sum(row["errors"].values()) > 0
-    assert all("nvailable" in error or "HTTP 50" in error or "stream ended" in error for error in row["errors"]), row["errors"]
+    assert all("unavailable" in error or "HTTP 500" in error or "stream ended" in error for error in row["errors"]), row["errors"]
     assert row["sessions_that_moved"] == 0
     assert row["queues_empty_at_end"]
