@@ -90,7 +90,12 @@ def test_a_built_in_model_is_no_path(file: Path, name: str) -> None:
         ("policy: {reorder: {window: 65}}", "policy.reorder.window = 65: input should be less than or equal to 64"),
         ("frontend: {port: 70000}", "frontend.port = 70000: input should be less than or equal to 65535"),
         ("name: Not A Name", "name = 'Not A Name': string should match pattern"),
-        ("state: {stale_after_s: 1, heartbeat_s: 1}", "stale_after_s 1.0 must be at least twice heartbeat_s 1.0"),
+        ("state: {stale_after_s: 1, heartbeat_s: 1}", "state.stale_after_s = 1.0 must be at least twice state.heartbeat_s = 1.0"),
+        (
+            "policy: {conditional_disagg: {policy: prefill_load}}",
+            "policy.conditional_disagg.policy = 'prefill_load' needs policy.conditional_disagg.prefill_busy_threshold, "
+            "for example 1.0; or use 'isl_bounding'",
+        ),
         ("apiVersion: ampd/v2", "apiVersion = 'ampd/v2': input should be 'ampd/v1'"),
         ("a: 1\nb: 1\nc: 1\nd: 1", "unknown key a"),
     ],
@@ -117,6 +122,14 @@ def test_errors_name_the_key_and_the_value(file: Path, text: str, words: str) ->
             "[{name: d, role: decode, replicas: 2, cores: ['0']}]",
             "workers: d has replicas 2 but cores for 1; give each an entry, or none",
         ),
+        (
+            "[{name: p, role: prefill, engine: sim, sim: {speed: 10}}, {name: d, role: decode, engine: sim}]",
+            "workers.0.sim.speed = 10.0, workers.1.sim.speed = 1.0: all groups of a graph run at one speed; set each to the same",
+        ),
+        (
+            "[{name: p, role: prefill, engine: sim}, {name: d, role: decode}]",
+            "workers.0.engine = 'sim', workers.1.engine = 'vllm': one graph cannot mix them; give all groups the same engine",
+        ),
     ],
 )
 def test_errors_of_workers(file: Path, workers: str, words: str) -> None:
@@ -124,6 +137,19 @@ def test_errors_of_workers(file: Path, workers: str, words: str) -> None:
     with pytest.raises(ConfigError) as error:
         load(file)
     assert words in str(error.value)
+
+
+def test_simulated_groups_of_one_speed(file: Path) -> None:
+    file.write_text("workers: [{name: p, role: prefill, engine: sim}, {name: d, role: decode, engine: sim}]\n")
+    graph = load(file, "workers.0.sim.speed=10", "workers.1.sim.speed=10", "workers.1.sim.per_process=2")
+    assert [group.sim.speed for group in graph.workers] == [10, 10]
+    with pytest.raises(ConfigError, match=r"workers.0.sim.speed = 10.0, workers.1.sim.speed = 1.0: all groups"):
+        load(file, "workers.0.sim.speed=10")
+
+
+def test_the_speed_of_real_engines_means_nothing(file: Path) -> None:
+    file.write_text("workers: [{name: p, role: prefill, sim: {speed: 3}}, {name: d, role: decode}]\n")
+    assert {group.engine for group in load(file).workers} == {"vllm"}
 
 
 def test_no_workers_key(file: Path) -> None:

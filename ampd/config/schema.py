@@ -79,7 +79,10 @@ class ConditionalDisagg(_Section):
     @model_validator(mode="after")
     def _load_needs_a_line(self) -> ConditionalDisagg:
         if self.policy != "isl_bounding" and self.prefill_busy_threshold is None:
-            raise ValueError(f"policy {self.policy!r} needs prefill_busy_threshold, for example 1.0; or use policy 'isl_bounding'")
+            raise ValueError(
+                f"policy.conditional_disagg.policy = {self.policy!r} needs policy.conditional_disagg.prefill_busy_threshold, "
+                "for example 1.0; or use 'isl_bounding'"
+            )
         return self
 
 
@@ -90,10 +93,13 @@ class Ppd(_Section):
 
 
 class PrefixDecider(_Section):
-    """Settings of `policy.name: prefix_decider`, llm-d's `prefix-based-pd-decider`, its key and its default."""
+    """Settings of `policy.name: prefix_decider`, llm-d's `prefix-based-pd-decider`, its keys and their defaults."""
 
     nonCachedTokens: int = Field(
         0, ge=0, description="remote when at least this many prompt tokens are not held by the decode worker; 0 = never remote"
+    )
+    promptTokens: int = Field(
+        0, ge=0, description="never remote when the whole prompt has fewer tokens than this; 0 = no such guard"
     )
 
 
@@ -153,7 +159,9 @@ class State(_Section):
     @model_validator(mode="after")
     def _order(self) -> State:
         if self.stale_after_s < 2 * self.heartbeat_s:
-            raise ValueError(f"stale_after_s {self.stale_after_s} must be at least twice heartbeat_s {self.heartbeat_s}")
+            raise ValueError(
+                f"state.stale_after_s = {self.stale_after_s} must be at least twice state.heartbeat_s = {self.heartbeat_s}"
+            )
         return self
 
 
@@ -267,4 +275,14 @@ class Graph(_Section):
             raise ValueError(f"workers: the name {taken[0]!r} belongs to another component, choose another")
         if not any(w.role == "decode" for w in self.workers):
             raise ValueError("workers: at least one entry needs role: decode")
+        self._one_clock()
         return self
+
+    def _one_clock(self) -> None:
+        """The Coordinator divides every cost by one speed, so all engines of a graph must have it in common."""
+        engines = [f"workers.{i}.engine = {w.engine!r}" for i, w in enumerate(self.workers)]
+        if len({w.engine for w in self.workers}) > 1:
+            raise ValueError(f"{', '.join(engines)}: one graph cannot mix them; give all groups the same engine")
+        speeds = [f"workers.{i}.sim.speed = {w.sim.speed}" for i, w in enumerate(self.workers)]
+        if self.workers[0].engine == "sim" and len({w.sim.speed for w in self.workers}) > 1:
+            raise ValueError(f"{', '.join(speeds)}: all groups of a graph run at one speed; set each to the same value")

@@ -112,7 +112,7 @@ def test_redis_server_from_the_path_first(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_simulated_workers_need_no_engine_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(preflight._PACKAGES, "no_such_engine", "no-such-engine")
-    groups = [{"name": "d", "role": "decode", "engine": "sim"}]
-    preflight.check_packages(make_graph(MODEL, groups))
+    group = {"name": "d", "role": "decode"}
+    preflight.check_packages(make_graph(MODEL, [{**group, "engine": "sim"}]))
     with pytest.raises(SetupError, match="no-such-engine"):
-        preflight.check_packages(make_graph(MODEL, [*groups, {"name": "p", "role": "prefill"}]))
+        preflight.check_packages(make_graph(MODEL, [group]))

@@ -99,8 +99,8 @@ def test_predictive_forced_remote_may_deflect() -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"policy": "prefill_load"}, "policy 'prefill_load' needs prefill_busy_threshold"),
-        ({"policy": "isl_or_load"}, "policy 'isl_or_load' needs prefill_busy_threshold"),
+        ({"policy": "prefill_load"}, "policy = 'prefill_load' needs policy.conditional_disagg.prefill_busy_threshold"),
+        ({"policy": "isl_or_load"}, "policy = 'isl_or_load' needs policy.conditional_disagg.prefill_busy_threshold"),
         ({"policy": "best"}, "'isl_bounding', 'prefill_load' or 'isl_or_load'"),
         ({"eff_isl_ratio_threshold": 1.1}, "less than or equal to 1"),
     ],
@@ -115,4 +115,4 @@ def test_the_peers_defaults() -> None:
     own = policy.conditional_disagg
     assert (own.policy, own.eff_isl_threshold, own.eff_isl_ratio_threshold) == ("isl_bounding", 2048, 0.7)
     assert (own.prefill_busy_threshold, own.decode_busy_threshold) == (None, None)
-    assert (policy.ppd.bypass_threshold, policy.prefix_decider.nonCachedTokens) == (512, 0)
+    assert (policy.ppd.bypass_threshold, policy.prefix_decider.nonCachedTokens, policy.prefix_decider.promptTokens) == (512, 0, 0)
