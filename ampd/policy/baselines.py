@@ -84,14 +84,18 @@ class Ppd(_Baseline):
 class PrefixDecider(_Baseline):
     """`prefix_decider`: remote from `threshold` tokens on that the decode worker does not hold; 0 turns remote prefills off.
 
+    A prompt of fewer than `prompt` tokens is local whatever of it is held; 0 turns that guard off.
+
     Source: github.com/llm-d/llm-d-router, plugin `prefix-based-pd-decider` (prefix_based_pd_decider.go, `disaggregate`),
-    parameter `nonCachedTokens`.
+    parameters `nonCachedTokens` and, since pull request 933, `promptTokens` (its meaning at the edge: pull request 2335).
     """
 
     threshold: int
+    prompt: int = 0
 
     def choose(self, case: Case) -> Decision:
-        bypass = self.threshold == 0 or case.round.l_incr < self.threshold
+        round = case.round
+        bypass = self.threshold == 0 or round.l_incr < self.threshold or round.l_hist + round.l_incr < self.prompt
         return self.place(case, bypass, "short_increment", "long_increment")
 
 

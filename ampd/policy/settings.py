@@ -46,10 +46,12 @@ class PpdSettings(Protocol):
 
 
 class PrefixDeciderSettings(Protocol):
-    """Section `policy.prefix_decider`, llm-d's own key."""
+    """Section `policy.prefix_decider`, llm-d's own keys."""
 
     @property
     def nonCachedTokens(self) -> int: ...
+    @property
+    def promptTokens(self) -> int: ...
 
 
 class PolicySettings(Protocol):

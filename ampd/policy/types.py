@@ -31,7 +31,7 @@ Reason = Literal[
     "decode_busy",  # conditional_disagg: it would be local, but the decode worker is over its busy line
     "not_bypassed",  # conditional_disagg: nothing speaks for local, so remote
     "first_round",  # ppd: a session's first prefill is remote
-    "short_increment",  # ppd, prefix_decider: fewer new tokens than the threshold, so local
+    "short_increment",  # ppd, prefix_decider: fewer new tokens than the threshold, or too short a prompt, so local
     "long_increment",  # ppd, prefix_decider: as many new tokens as the threshold or more, so remote
     "only_local",  # there is no other worker that could prefill
     "engine_needs_local",  # the request uses a feature that only works locally (several choices, prompt logprobs)

@@ -66,6 +66,26 @@ def test_prefix_decider(threshold: int, l_incr: int, expected: tuple[str, str]) 
     assert outcome(place("prefix_decider", prefill(1), keys={"nonCachedTokens": threshold}, l_incr=l_incr)) == expected
 
 
+@pytest.mark.parametrize(
+    ("prompt", "l_hist", "l_incr", "expected"),
+    [
+        (2000, 1899, 100, ("local", "short_increment")),
+        (2000, 1900, 100, ("remote", "long_increment")),
+        (2000, 1990, 10, ("local", "short_increment")),  # long enough a prompt, but held by the decode worker
+        (2000, 0, 1999, ("local", "short_increment")),  # nothing is held of a short prompt
+        (0, 0, 16, ("remote", "long_increment")),  # llm-d: 0 turns the guard off
+    ],
+)
+def test_prefix_decider_keeps_short_prompts(prompt: int, l_hist: int, l_incr: int, expected: tuple[str, str]) -> None:
+    keys = {"nonCachedTokens": 16, "promptTokens": prompt}
+    assert outcome(place("prefix_decider", prefill(1), keys=keys, l_hist=l_hist, l_incr=l_incr)) == expected
+
+
+def test_prefix_decider_without_a_threshold_ignores_the_prompts_length() -> None:
+    keys = {"nonCachedTokens": 0, "promptTokens": 1}
+    assert outcome(place("prefix_decider", prefill(1), keys=keys, l_incr=100)) == ("local", "short_increment")
+
+
 def test_prefix_decider_is_off_by_default_as_llm_ds_is() -> None:
     assert outcome(place("prefix_decider", prefill(1), number=1, l_hist=0, l_incr=9000)) == ("local", "short_increment")
 
