@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
+from ampd.policy import shortlist
 from ampd.policy.forecast import Forecast
 from ampd.policy.placing import Case, Estimates, named, random_one
 from ampd.policy.settings import LocalPrefill
@@ -49,7 +50,7 @@ class Predictive:
         meets = local.finish_s <= ttft_limit and local.itl_s <= itl_limit
         local_score = local.score if meets else inf
         workers, scores, least = self._others(case, forecast, local_score)
-        if least == inf and not (self.deflect and len(case.view.decode) > 1):
+        if not workers and not (self.deflect and len(case.view.decode) > 1) and not case.prefill:
             return self._decide(case, forecast, case.decode, "only_local")
         if meets or least <= ttft_limit:
             bound = min(local_score, least if least <= ttft_limit else inf) * (1 + self.near)
@@ -86,18 +87,19 @@ class Predictive:
         return Forecast(case, self.local_prefill, self.prefill_chunk, limit)
 
     def _others(self, case: Case, forecast: Forecast, local_score: float) -> tuple[Sequence[WorkerView], list[float], float]:
-        """Candidates other than the bound worker, their scores, and the least of them; infinite scores are of no candidates.
+        """Candidates other than the bound worker, their scores, and the least of them.
 
-        Decode workers that are no near-equal of the best may be missing.
+        Those that are no near-equal of the best, the bound worker included, may be missing.
         """
-        scores = forecast.remotes()
+        workers, scores = shortlist.prefill_workers(forecast, local_score * (1 + self.near), self.near)
         least = min(scores, default=inf)
-        if not self.deflect:
-            return case.view.prefill, scores, least
-        more, their_scores = forecast.deflections(min(local_score, least) * (1 + self.near), self.near)
-        if not more:
-            return case.view.prefill, scores, least
-        return [*case.view.prefill, *more], scores + their_scores, min(least, *their_scores)
+        if self.deflect:
+            more, their_scores = shortlist.decode_workers(forecast, min(local_score, least) * (1 + self.near), self.near)
+            if more:
+                workers += more
+                scores += their_scores
+                least = min(scores)
+        return workers, scores, least
 
     def _decide(self, case: Case, forecast: Forecast, worker: WorkerView, reason: Reason) -> Decision:
         if worker is case.decode:
@@ -112,9 +114,9 @@ class Predictive:
     def _estimates(self, case: Case, forecast: Forecast) -> dict[str, float]:
         local = forecast.local()
         estimates = {"local": local.finish_s, "local.itl": local.itl_s, "local.stall": local.score - local.finish_s}
-        estimates |= named(case.view.prefill, forecast.remotes())
+        estimates |= named(*shortlist.prefill_workers(forecast, near=inf))
         if self.deflect:
-            estimates |= named(*forecast.deflections())
+            estimates |= named(*shortlist.decode_workers(forecast, near=inf))
         return estimates
 
 

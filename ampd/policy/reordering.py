@@ -5,7 +5,8 @@ its first. A task is postponed when the dequeued task overtakes it; one postpone
 permutation is a plan that the next dequeue makes anew, so it postpones nobody.) Among equally good permutations the one whose first
 task is nearest to arrival order wins.
 
-Up to `_ENUMERATE` tasks are permuted as the paper does; from there on `moore_hodgson` finds the same first task in polynomial time.
+Up to three tasks are permuted as the paper does (`few` writes the usual case out); from there on `moore_hodgson` finds the same
+first task in polynomial time.
 
 Orders: `ampd` is Algorithm 2; `edf` takes the earliest deadline (arrival + target) first; `hrrn` the highest response ratio,
 (waited + cost) / cost; `fcfs` arrival order. All but `fcfs`, which never postpones, keep the postponement bound and priorities:
@@ -21,11 +22,12 @@ from typing import Literal
 
 import msgspec
 
+from ampd.policy.few import AS_THEY_CAME, best_of_few
 from ampd.policy.moore_hodgson import schedule
 from ampd.policy.types import PrefillTask
 
 Order = Literal["ampd", "edf", "hrrn", "fcfs"]
-_ENUMERATE = 3
+_FEW = 3
 
 
 class Reordering(msgspec.Struct, frozen=True):
@@ -48,7 +50,10 @@ def reorder(tasks: Sequence[PrefillTask], now: float, window: int, order: Order 
     ids = tuple([task.id for task in head])
     if order == "fcfs":
         return Reordering(0, ids[0], ids, ())
-    plan = _plan(head, now, window, order)
+    few = best_of_few(head, now, window) if order == "ampd" and len(head) <= _FEW else None
+    if few is AS_THEY_CAME:
+        return Reordering(0, ids[0], ids, ())
+    plan = _plan(head, now, window, order) if few is None else few
     index = plan[0]
     return Reordering(index, ids[index], tuple([ids[i] for i in plan]), ids[:index])
 
@@ -84,7 +89,7 @@ def _ordered(
 ) -> list[int]:
     """One priority class, from `start` on. Sorting is stable, so ties keep arrival order."""
     if order == "ampd":
-        return _enumerate(free, costs, slack, start) if len(free) <= _ENUMERATE else schedule(free, costs, slack, start)
+        return _enumerate(free, costs, slack, start) if len(free) <= _FEW else schedule(free, costs, slack, start)
     if order == "edf":
         return sorted(free, key=slack.__getitem__)
     return sorted(free, key=lambda i: -(now - head[i].arrived_at + costs[i]) / costs[i] if costs[i] > 0 else -inf)
