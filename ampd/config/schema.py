@@ -93,12 +93,12 @@ class Ppd(_Section):
 
 
 class PrefixDecider(_Section):
-    """Settings of `policy.name: prefix_decider`, llm-d's `prefix-based-pd-decider`, its keys and their defaults."""
+    """Settings of `policy.name: prefix_decider`: llm-d's `prefix-based-pd-decider`, its nonCachedTokens and promptTokens."""
 
-    nonCachedTokens: int = Field(
+    non_cached_tokens: int = Field(
         0, ge=0, description="remote when at least this many prompt tokens are not held by the decode worker; 0 = never remote"
     )
-    promptTokens: int = Field(
+    prompt_tokens: int = Field(
         0, ge=0, description="never remote when the whole prompt has fewer tokens than this; 0 = no such guard"
     )
 

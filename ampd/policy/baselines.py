@@ -87,7 +87,7 @@ class PrefixDecider(_Baseline):
     A prompt of fewer than `prompt` tokens is local whatever of it is held; 0 turns that guard off.
 
     Source: github.com/llm-d/llm-d-router, plugin `prefix-based-pd-decider` (prefix_based_pd_decider.go, `disaggregate`),
-    parameters `nonCachedTokens` and, since pull request 933, `promptTokens` (its meaning at the edge: pull request 2335).
+    parameters nonCachedTokens and, since pull request 933, promptTokens (its meaning at the edge: pull request 2335).
     """
 
     threshold: int

@@ -32,7 +32,7 @@ def _make(settings: PolicySettings, prefill_chunk: int) -> Chooser:
         case "ppd":
             return Ppd(settings.ppd.bypass_threshold)
         case "prefix_decider":
-            return PrefixDecider(settings.prefix_decider.nonCachedTokens, settings.prefix_decider.promptTokens)
+            return PrefixDecider(settings.prefix_decider.non_cached_tokens, settings.prefix_decider.prompt_tokens)
         case "local_only":
             return LocalOnly()
         case name:

@@ -63,7 +63,7 @@ def test_ppd_without_prefill_workers_and_with_its_key() -> None:
     ],
 )
 def test_prefix_decider(threshold: int, l_incr: int, expected: tuple[str, str]) -> None:
-    assert outcome(place("prefix_decider", prefill(1), keys={"nonCachedTokens": threshold}, l_incr=l_incr)) == expected
+    assert outcome(place("prefix_decider", prefill(1), keys={"non_cached_tokens": threshold}, l_incr=l_incr)) == expected
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_prefix_decider(threshold: int, l_incr: int, expected: tuple[str, str]) 
     ],
 )
 def test_prefix_decider_keeps_short_prompts(prompt: int, l_hist: int, l_incr: int, expected: tuple[str, str]) -> None:
-    keys = {"nonCachedTokens": 16, "promptTokens": prompt}
+    keys = {"non_cached_tokens": 16, "prompt_tokens": prompt}
     assert outcome(place("prefix_decider", prefill(1), keys=keys, l_hist=l_hist, l_incr=l_incr)) == expected
 
 
 def test_prefix_decider_without_a_threshold_ignores_the_prompts_length() -> None:
-    keys = {"nonCachedTokens": 0, "promptTokens": 1}
+    keys = {"non_cached_tokens": 0, "prompt_tokens": 1}
     assert outcome(place("prefix_decider", prefill(1), keys=keys, l_incr=100)) == ("local", "short_increment")
 
 

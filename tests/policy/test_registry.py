@@ -18,7 +18,7 @@ NAMES: list[str] = list(get_args(Policy.model_fields["name"].annotation))
 
 
 def place(name: str, prefills: list[WorkerView], decodes: list[WorkerView], **options: Any) -> Decision:
-    keys = {"prefix_decider": {"nonCachedTokens": 1}, "predictive": {"deflect": False}}
+    keys = {"prefix_decider": {"non_cached_tokens": 1}, "predictive": {"deflect": False}}
     return decide(Policy.model_validate({"name": name, **keys}), a_round(), prefills, decodes, **options)
 
 
@@ -115,4 +115,4 @@ def test_the_peers_defaults() -> None:
     own = policy.conditional_disagg
     assert (own.policy, own.eff_isl_threshold, own.eff_isl_ratio_threshold) == ("isl_bounding", 2048, 0.7)
     assert (own.prefill_busy_threshold, own.decode_busy_threshold) == (None, None)
-    assert (policy.ppd.bypass_threshold, policy.prefix_decider.nonCachedTokens, policy.prefix_decider.promptTokens) == (512, 0, 0)
+    assert (policy.ppd.bypass_threshold, policy.prefix_decider.non_cached_tokens, policy.prefix_decider.prompt_tokens) == (512, 0, 0)
