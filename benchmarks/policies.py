@@ -1,7 +1,8 @@
 """Every routing policy and queue order, live, on one graph: `python -m benchmarks.policies [--graph FILE]`.
 
-The graph is started anew for each, with `policy.name` or `policy.reorder.name` set and nothing else changed; generated sessions
-(the same for all) arrive side by side. A small machine shows that each works and what it chooses, not which is best.
+One graph runs; for each variant `policy.name` or `policy.reorder.name` is set, nothing else, and the processes that read the key
+are restarted: Coordinators for a policy, workers for an order. Generated sessions (the same for all) arrive side by side. A small
+machine shows that each works and what it chooses, not which is best.
 """
 
 from __future__ import annotations
@@ -20,19 +21,33 @@ import numpy as np
 from ampd.bench.cli import plain_errors, write_json
 from ampd.bench.client import Client
 from ampd.bench.rounds import RoundResult
-from ampd.bench.target import open_target
 from ampd.bench.terminal import make_console, make_table
-from ampd.config import Graph, Policy, Reorder
+from ampd.config import Graph, Policy, Reorder, load_graph
+from ampd.launch import RunningGraph, running_graph
+from ampd.launch.progress import for_console
+from ampd.launch.readiness import wait_graph
 from benchmarks.rounds import run_sessions
 
 POLICIES: tuple[str, ...] = get_args(Policy.model_fields["name"].annotation)
 ORDERS: tuple[str, ...] = get_args(Reorder.model_fields["name"].annotation)
+_READY_S = 60.0
 
 
 def variants() -> list[tuple[str, str]]:
     """(policy, order): each policy with the default order, then each further order with the default policy."""
     policy, order = Policy().name, Reorder().name
     return [(p, order) for p in POLICIES] + [(policy, o) for o in ORDERS if o != order]
+
+
+async def set_variant(running: RunningGraph, graph: Graph, policy: str, order: str) -> Graph:
+    """Make a running graph use a policy and an order; returns what it runs then. `graph` is what it ran until now."""
+    reorder = graph.policy.reorder.model_copy(update={"name": order})
+    wanted = graph.model_copy(update={"policy": graph.policy.model_copy(update={"name": policy, "reorder": reorder})})
+    kinds = {"worker"} if order != graph.policy.reorder.name else set()
+    kinds |= {"coordinator"} if policy != graph.policy.name else set()
+    await running.change(wanted, [spec.name for spec in running.supervisor.specs if spec.kind in kinds])
+    await wait_graph(running.url, graph.model.served_name, _READY_S)
+    return wanted
 
 
 def figures(policy: str, order: str, results: Sequence[RoundResult], graph: Graph) -> dict[str, Any]:
@@ -81,18 +96,21 @@ def main(
         raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join([*POLICIES, *ORDERS])}", param_hint="--only")
     load = {"sessions": sessions, "rounds": rounds, "words": words, "rate": rate, "max_tokens": max_tokens}
 
-    async def one(policy: str, order: str) -> dict[str, Any]:
-        keys = (*sets, f"policy.name={policy}", f"policy.reorder.name={order}")
-        async with (
-            open_target(graph_file, None, keys, console) as target,
-            Client(target.url, target.graph.model.served_name) as client,
-        ):
-            results = await run_sessions(client, random.Random(0), **load)  # type: ignore[arg-type]
-            return figures(policy, order, results, target.graph)
+    async def run() -> list[dict[str, Any]]:
+        rows = []
+        graph = load_graph(graph_file, sets)
+        progress = for_console(console)
+        async with running_graph(graph, progress=progress) as running, Client(running.url, graph.model.served_name) as client:
+            progress.close()
+            graph = running.graph
+            for policy, order in [(p, o) for p, o in variants() if not only or p in only or (o in only and p == Policy().name)]:
+                graph = await set_variant(running, graph, policy, order)
+                results = await run_sessions(client, random.Random(0), **load)  # type: ignore[arg-type]
+                rows.append(figures(policy, order, results, graph))
+        return rows
 
-    chosen = [(p, o) for p, o in variants() if not only or p in only or (o in only and p == Policy().name)]
     with plain_errors():
-        rows = [asyncio.run(one(policy, order)) for policy, order in chosen]
+        rows = asyncio.run(run())
     table = make_table("policies and orders")
     for name in ("policy", "order", "answered", "remote", "TTFT p50 s", "p95", "ITL p50 ms", "attained", "reasons"):
         table.add_column(name, justify="left" if name in ("policy", "order", "reasons") else "right")
