@@ -6,7 +6,7 @@ Times in seconds, sizes in tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import msgspec
@@ -81,8 +81,7 @@ class ClusterView:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(msgspec.Struct, frozen=True):
     """One prefill to place. `decode` is the bound decode worker's id.
 
     `held` says how many leading tokens of the prompt each prefill worker's own prefix cache is believed to hold: what its last
@@ -96,7 +95,7 @@ class Round:
     l_incr: int
     ttft_target_s: float
     itl_target_s: float
-    held: Mapping[int, int] = field(default_factory=dict)
+    held: Mapping[int, int] = msgspec.field(default_factory=dict)
     priority: int = 0
 
 
