@@ -201,7 +201,8 @@ def _frontend(graph: Graph, layout: Layout, env: Mapping[str, str]) -> ProcessSp
     argv = _python("dynamo.frontend", *args, "--router-mode", "round-robin")
     # A streaming request that the Coordinator refuses at once is then a 4xx, not a 200 with an error inside the stream.
     # Headers with this prefix reach the Coordinator: x-slo-ttft-ms and x-slo-tpot-ms.
-    env = {**env, "DYN_HTTP_PRE_COMMIT_ERROR_PEEK_MS": "1000", "DYN_METADATA_HEADER": "x-slo-"}
+    # A prompt's ids travel to it as one buffer rather than as a Python object each.
+    env = {**env, "DYN_HTTP_PRE_COMMIT_ERROR_PEEK_MS": "1000", "DYN_METADATA_HEADER": "x-slo-", "DYN_TOKEN_IDS_AS_BYTES": "1"}
     return ProcessSpec("frontend", "frontend", "frontend", argv, env, ready_url=f"{base_url(front.host, front.port)}/health")
 
 

@@ -181,8 +181,9 @@ def select(specs: Sequence[ProcessSpec], only: Sequence[str]) -> list[ProcessSpe
 def child_environment() -> dict[str, str]:
     """This process's environment less the configuration variables: the run folder's graph.yaml holds their effect already."""
     mine = config_variables(os.environ)
-    # At its default level Dynamo writes two lines a request in every process.
-    return {"DYN_LOG": "warn", **{name: text for name, text in os.environ.items() if name not in mine}}
+    # At its default level Dynamo writes two lines a request in every process. Where RUST_BACKTRACE is set it walks the stack for
+    # all error values that it makes, some in every request that goes well; panics still show theirs.
+    return {"DYN_LOG": "warn", "RUST_LIB_BACKTRACE": "0", **{name: text for name, text in os.environ.items() if name not in mine}}
 
 
 def make_run_dir() -> Path:

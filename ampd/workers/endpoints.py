@@ -62,13 +62,13 @@ class Endpoints:
     def __init__(self, worker: Worker, peers: KvPeers, departures: Departures) -> None:
         self._worker, self._peers, self._departures = worker, peers, departures
 
-    async def prefill(self, raw: dict[str, Any], context: Context) -> AsyncIterator[dict[str, Any]]:
+    async def prefill(self, raw: Any, context: Context) -> AsyncIterator[bytes]:
         """PrefillRequest -> PrefillResult."""
         request = decode(PrefillRequest, raw)
         with self._departures.watch(context, self._worker, request.id):
             yield encode(await serve_prefill(self._worker, self._peers, request))
 
-    async def decode(self, raw: dict[str, Any], context: Context) -> AsyncIterator[dict[str, Any]]:
+    async def decode(self, raw: Any, context: Context) -> AsyncIterator[bytes]:
         """DecodeRequest -> DecodeChunk..."""
         request = decode(DecodeRequest, raw)
         with self._departures.watch(context, self._worker, request.id):
@@ -79,7 +79,7 @@ class Endpoints:
                 output = {"token_ids": [], "finish_reason": f"error: {e}"}
                 yield encode(DecodeChunk(output=output, refused=str(e)))
 
-    async def kv(self, raw: dict[str, Any], context: Context) -> AsyncIterator[dict[str, Any]]:
+    async def kv(self, raw: Any, context: Context) -> AsyncIterator[bytes]:
         """KvRequest -> KvReply."""
         yield encode(await self._worker.kv(decode(KvRequest, raw)))
 

@@ -1,9 +1,8 @@
-"""`python ask_worker.py ENDPOINT ID`: the request on stdin goes to one instance of a Dynamo endpoint, its answers to stdout."""
+"""`python ask_worker.py ENDPOINT ID`: the message on stdin goes to one instance of a Dynamo endpoint, its answer to stdout."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 
 from dynamo.runtime import DistributedRuntime
@@ -14,8 +13,8 @@ async def main(endpoint: str, instance: int) -> None:
     client = await runtime.endpoint(endpoint).client()
     while instance not in client.instance_ids():
         await asyncio.sleep(0.02)
-    async for answer in await client.direct(json.load(sys.stdin), instance, annotated=False):
-        print(json.dumps(answer))
+    async for answer in await client.direct(sys.stdin.buffer.read(), instance, annotated=False):
+        sys.stdout.buffer.write(answer)
     runtime.shutdown()
 
 

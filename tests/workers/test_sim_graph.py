@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import urllib.request
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from sim_engines import prompt
+from sim_engines import answer_to, prompt
 
 from ampd.bench.client import Client
 from ampd.bench.rounds import RoundFacts, RoundRequest
@@ -23,7 +22,7 @@ from ampd.launch.plan import private_discovery
 from ampd.messages import PrefillRequest, PrefillResult, decode, encode
 from ampd.policy.types import ClusterView
 from ampd.state.factory import open_store
-from ampd.workers.engines.sim_text import answer_to, words
+from ampd.workers.engines.sim_text import words
 
 BLOCK = 32
 
@@ -126,8 +125,8 @@ async def test_a_decode_worker_prefills_for_others(served: SimGraph) -> None:
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, **planes},
     )
-    out, _ = await asyncio.wait_for(process.communicate(json.dumps(encode(request)).encode()), 30)
-    result = decode(PrefillResult, json.loads(out.splitlines()[0]))
+    out, _ = await asyncio.wait_for(process.communicate(encode(request)), 30)
+    result = decode(PrefillResult, out)
     assert (result.handle.worker, result.handle.tokens) == (worker, 300)
     assert result.kv_written >= 300
 
