@@ -49,11 +49,6 @@ def grow(ledger: bytes, match: Match, more: Sequence[int], block_size: int) -> b
     return b"".join(digests)
 
 
-def matching_tokens(ledger: bytes, token_ids: Sequence[int], block_size: int) -> int:
-    """How many leading tokens of `token_ids` are those of the ledger, in whole blocks."""
-    return match(ledger, token_ids, block_size).tokens
-
-
 def match(ledger: bytes, token_ids: Sequence[int], block_size: int) -> Match:
     """The leading tokens of `token_ids` that are those of the ledger, in whole blocks."""
     blocks = min(len(ledger) // DIGEST_SIZE, len(token_ids) // block_size)

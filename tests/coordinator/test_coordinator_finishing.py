@@ -114,6 +114,17 @@ async def test_a_worker_that_cannot_be_told_to_finish_is_stopped(
     await goes_on(driver, tokens, 24 if keeps else 0, 2)
 
 
+async def leave_ending(driver: Driver, cluster: SimCluster, tokens: list[int]) -> SimCaller:
+    """A client hangs up while its round ends on a worker that is held there."""
+    caller = SimCaller()
+    running = asyncio.create_task(driver.round(ask(tokens), caller))
+    await any_reaches(cluster, "decode", "ending")
+    caller.hang_up()
+    with pytest.raises(RoundCancelled):
+        await asyncio.wait_for(running, 10)
+    return caller
+
+
 @pytest.mark.parametrize("dropped", [False, True], ids=["hung up", "dropped"])
 async def test_a_worker_that_does_not_finish_in_time_is_stopped(
     cluster: SimCluster, store: StateStore, dropped: bool, monkeypatch: pytest.MonkeyPatch
@@ -126,12 +137,7 @@ async def test_a_worker_that_does_not_finish_in_time_is_stopped(
     if dropped:
         caller = await abandon(driver, cluster, tokens)
     else:
-        caller = SimCaller()
-        running = asyncio.create_task(driver.round(ask(tokens), caller))
-        await any_reaches(cluster, "decode", "ending")
-        caller.hang_up()
-        with pytest.raises(RoundCancelled):
-            await asyncio.wait_for(running, 10)
+        caller = await leave_ending(driver, cluster, tokens)
     await driver.settle()
     assert caller.legs[-1].stopped.is_set()
     assert outcomes(driver, "abandoned" if dropped else "cancelled") == 1
@@ -145,12 +151,7 @@ async def test_a_left_round_that_makes_no_progress_is_cancelled_not_failed(clust
     tokens = await begun(driver)
     for worker in holders(cluster, "decode"):
         worker.hold("ending")
-    caller = SimCaller()
-    running = asyncio.create_task(driver.round(ask(tokens), caller))
-    await any_reaches(cluster, "decode", "ending")
-    caller.hang_up()
-    with pytest.raises(RoundCancelled):
-        await asyncio.wait_for(running, 10)
+    await leave_ending(driver, cluster, tokens)
     assert outcomes(driver, "cancelled") == 1
     let_all_go(cluster)
     await driver.check_clean("s")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from job_outputs import Outputs
 
 from ampd.config import Graph, build_graph
 from ampd.workers.engines.base import EngineJob, EngineOutput
@@ -62,19 +63,10 @@ def request(tokens: int, **more: Any) -> dict[str, Any]:
 
 
 @dataclass
-class Result:
-    """All outputs of one job."""
+class Result(Outputs):
+    """All outputs of one job, and when it ended."""
 
-    outputs: list[EngineOutput] = field(default_factory=list)
     ended_at: float = 0.0
-
-    @property
-    def last(self) -> EngineOutput:
-        return self.outputs[-1]
-
-    @property
-    def tokens(self) -> list[int]:
-        return [t for o in self.outputs for t in o.output["token_ids"]]
 
 
 async def run(engine: VllmEngine, finish_after: int | None = None, **job: Any) -> Result:

@@ -25,10 +25,8 @@ async def test_a_locally_computed_turn_is_pinned_and_released(pair: Pair) -> Non
     ref = await local(pair, 400, 50)
     await asyncio.sleep(0.5)
     assert pair.decode.load().kv_used == -(-403 // BLOCK) * BLOCK
-    started = time.monotonic()
     await pair.decode.release([ref])
     await until(lambda: pair.decode.load().kv_used == 0, "the pin has ended")
-    assert time.monotonic() - started < 5
 
 
 async def test_a_pin_is_released_by_the_job_that_follows(pair: Pair) -> None:
@@ -79,11 +77,11 @@ async def test_pins_cost_no_core(pair: Pair) -> None:
     ref = await local(pair, 400, 60)
     await asyncio.sleep(1.0)
     engines = [process for engine in (pair.prefill, pair.decode) for process in engine._processes]
-    before = [sum(p.cpu_times()[:2]) for p in engines]
-    seconds = 3.0
-    await asyncio.sleep(seconds)  # the engines' owner polls them meanwhile
+    started, before = time.monotonic(), [sum(p.cpu_times()[:2]) for p in engines]
+    await asyncio.sleep(3.0)  # the engines' owner polls them meanwhile
     used = [(p.name(), round(sum(p.cpu_times()[:2]) - start, 2)) for p, start in zip(engines, before, strict=True)]
-    assert sum(cpu for _, cpu in used) / seconds < 0.5, used
+    # Of the time that has really passed: on a busy machine a sleep is longer, and a thread that spins gets less of a core.
+    assert sum(cpu for _, cpu in used) / (time.monotonic() - started) < 0.5, used
     await pair.decode.release([ref])
 
 

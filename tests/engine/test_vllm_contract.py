@@ -81,10 +81,16 @@ def test_every_block_is_given_out_by_one_method() -> None:
 
 
 def test_nixl_agents_get_a_progress_thread_that_sleeps() -> None:
-    """With the stock delay of 0 the thread alone takes a whole core."""
+    """With the stock delay of 0 the thread alone takes as much of a core as it can get."""
+
+    def cpu_s(name: str) -> float:
+        agent = NixlWrapper(name, nixl_agent_config(backends=["UCX"]))
+        before = time.process_time()
+        time.sleep(1.0)
+        used = time.process_time() - before
+        del agent
+        return used
+
     with relaxed_progress_thread():
-        agent = NixlWrapper("ampd-test", nixl_agent_config(backends=["UCX"]))
-    before = time.process_time()
-    time.sleep(1.0)
-    assert time.process_time() - before < 0.4
-    del agent
+        ours = cpu_s("ampd-test")
+    assert ours < cpu_s("stock-test") / 2

@@ -6,20 +6,22 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from job_outputs import Outputs
+
 from ampd.config import Graph, build_graph
 from ampd.cost_model import Meta, PiecewiseCostModel, Profile, load_profile, save_profile
 from ampd.cost_model.functions import DecodeFit, FitError, PrefillFit, Segment, TransferFit
 from ampd.policy.types import Direction
-from ampd.workers.engines.base import EngineJob, EngineOutput
+from ampd.workers.engines.base import EngineJob
 from ampd.workers.engines.sim import SimEngine
 from ampd.workers.engines.sim_link import Fabric
-from ampd.workers.engines.sim_text import answer_to, words
+from ampd.workers.engines.sim_text import Author, Chain, words
 
 BLOCK = 16
 WORDS = words(Path("nowhere"))
@@ -85,25 +87,29 @@ def prompt(length: int, seed: int = 0) -> list[int]:
     return [rng.randrange(3, 2000) for _ in range(length)]
 
 
+def answer_to(prompt: Sequence[int], count: int, block_size: int, words: Sequence[int]) -> list[int]:
+    """What an engine that makes no mistake answers."""
+    chain = Chain(prompt, block_size)
+    answer: list[int] = []
+    while len(answer) < count:
+        full = len(chain.digests)
+        content = chain.digests[-1] if full else b""
+        token = Author(words, content, chain.tokens[full * block_size :]).next(())
+        answer.append(token)
+        chain.append(token)
+    return answer
+
+
 def right(prompt: list[int], count: int) -> list[int]:
     """The answer of an engine that makes no mistake."""
     return answer_to(prompt, count, BLOCK, WORDS)
 
 
 @dataclass
-class Played:
+class Played(Outputs):
     """A job's outputs, and when its tokens came."""
 
-    outputs: list[EngineOutput] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
-
-    @property
-    def last(self) -> EngineOutput:
-        return self.outputs[-1]
-
-    @property
-    def tokens(self) -> list[int]:
-        return [t for o in self.outputs for t in o.output["token_ids"]]
 
     @property
     def gaps(self) -> list[float]:

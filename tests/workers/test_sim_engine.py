@@ -15,15 +15,15 @@ from ampd.workers.engines.sim_kv import BlockPool
 
 
 async def test_jobs_take_the_profiles_times(tmp_path: Path) -> None:
-    """A lower bound each, with room for a first token that comes late; the upper ones are for a very busy machine."""
+    """A lower bound each, with room for a first token that comes late. tests/workers/test_sim_batch.py has exact times, its own."""
     async with engines(graph(tmp_path), ("p", 0), ("d", 0)) as (p, d):
         tokens = prompt(2000)
         began_at = time.monotonic()
         on_p = await play(p, "prefill", tokens, pin=True)
-        assert 0.4 <= time.monotonic() - began_at < 4.0  # 2,000 x 0.2 ms
+        assert time.monotonic() - began_at >= 0.4  # 2,000 x 0.2 ms
         on_d = await play(d, "decode", tokens, 21, source=on_p.last.params)
         assert on_d.last.kv is not None
-        assert 0.22 <= on_d.last.kv.read_s < 2.2  # 20 ms + 2,000 x 0.1 ms
+        assert on_d.last.kv.read_s >= 0.22  # 20 ms + 2,000 x 0.1 ms
         assert on_d.itl_s >= 0.009
         together = await asyncio.gather(*(play(d, "decode", prompt(64, seed), 21) for seed in range(1, 31)))
         assert 0.036 <= max(played.itl_s for played in together) > on_d.itl_s  # 10 ms + 30 x 1 ms
@@ -31,10 +31,12 @@ async def test_jobs_take_the_profiles_times(tmp_path: Path) -> None:
 
 
 async def test_speed_divides_all_times(tmp_path: Path) -> None:
-    async with engines(graph(tmp_path, {"speed": 10.0}), ("p", 0)) as (p,):
+    async with engines(graph(tmp_path, {"speed": 10.0}), ("p", 0)) as (quick,), engines(graph(tmp_path), ("p", 0)) as (usual,):
         began_at = time.monotonic()
-        await play(p, "prefill", prompt(5000))
-        assert 0.1 <= time.monotonic() - began_at < 1.0
+        slower = asyncio.create_task(play(usual, "prefill", prompt(2000)))
+        played = await play(quick, "prefill", prompt(5000))
+        assert played.times[0] - began_at >= 0.1  # a tenth of 5,000 x 0.2 ms
+        assert played.times[0] < (await slower).times[0]
 
 
 async def test_transfers_share_a_link(tmp_path: Path) -> None:

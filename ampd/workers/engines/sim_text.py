@@ -97,18 +97,3 @@ class Author:
         if eos and drawn % _MEAN_ANSWER == 0:
             return eos[0]
         return self._words[drawn // _MEAN_ANSWER % len(self._words)]
-
-
-def answer_to(prompt: Sequence[int], count: int, block_size: int, words: Sequence[int], eos: Sequence[int] = ()) -> list[int]:
-    """What an engine that makes no mistake answers: `count` tokens, or fewer if `eos` ends them."""
-    chain = Chain(prompt, block_size)
-    answer: list[int] = []
-    while len(answer) < count:
-        full = len(chain.digests)
-        content = chain.digests[-1] if full else b""
-        token = Author(words, content, chain.tokens[full * block_size :]).next(eos)
-        answer.append(token)
-        chain.append(token)
-        if token in eos:
-            break
-    return answer
