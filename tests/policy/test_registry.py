@@ -115,4 +115,8 @@ def test_the_peers_defaults() -> None:
     own = policy.conditional_disagg
     assert (own.policy, own.eff_isl_threshold, own.eff_isl_ratio_threshold) == ("isl_bounding", 2048, 0.7)
     assert (own.prefill_busy_threshold, own.decode_busy_threshold) == (None, None)
-    assert (policy.ppd.bypass_threshold, policy.prefix_decider.non_cached_tokens, policy.prefix_decider.prompt_tokens) == (512, 0, 0)
+    assert (policy.ppd.bypass_threshold, policy.prefix_decider.non_cached_tokens, policy.prefix_decider.prompt_tokens) == (
+        512,
+        0,
+        0,
+    )
