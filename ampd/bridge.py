@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-# Whatever its threads do for us is done under the interpreter's one lock. One for each core, Dynamo's default, has them wait for each
-# other and wake each other up, which costs up to a tenth of a short round.
+# Whatever its threads do for us is done under the interpreter's one lock. One for each core, Dynamo's default, has them wait for
+# each other and wake each other up, a visible part of a short round.
 _PREFERRED = {"DYN_RUNTIME_NUM_WORKER_THREADS": "1", "DYN_RUNTIME_MAX_BLOCKING_THREADS": "1"}
 
 

@@ -2,11 +2,14 @@
 
 One-token rounds of multi-round sessions through Dynamo's own frontend, a real Redis, and simulated decode workers whose engine
 takes next to no time, so that what is measured is the control plane. There are no prefill workers and prefills are not deflected:
-a round is one call to its decode worker, with a Coordinator that routes as with the no-op. 0 Coordinators is the same graph with
-one that does not route (`benchmarks/noop_coordinator.py`), measured in the same run: `added_p50_ms` is the median round with one
-connection, less that of the no-op. Rounds a second are those of many connections that each send the next round when the last is
-answered. Each row is the median over `--repeats`, the configurations taken in turn, so that a noisy minute hits all of them.
-`cpu_ms` is what each kind of process spends on a round: on a machine of few cores their sum is the limit.
+a round is one call to its decode worker, with a Coordinator that routes as with the no-op.
+
+Each number of Coordinators is measured beside a no-op: the same graph with one that does not route
+(`benchmarks/noop_coordinator.py`), the row of 0 Coordinators. Both graphs are up and get short loads in turn, `--repeats` times, so
+that a noisy minute hits both. `p50_ms` is the median round over one connection, `added_p50_ms` the median of its differences to
+the no-op's of the same turn. Rounds a second are those of `--connections` connections that each send the next round when the last
+is answered. `cpu_ms` is what each kind of process spends on a round, the client here included: on a machine of few cores their sum
+is the limit. `no_op_rounds_per_s` is what the no-op reached in the same turns.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -103,61 +107,94 @@ def _cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
     return spent
 
 
-async def measure(coordinators: int, policy: str, seconds: float, connections: int, rng: random.Random) -> dict[str, Any]:
-    """One start of the graph: the latency of single rounds, then the throughput of many."""
-    graph = make_graph(coordinators, policy)
-    sessions = render_sessions(Shape(), graph.model.served_name, int(seconds * 250), rng)
-    probes = render_sessions(Shape(), graph.model.served_name, int(seconds * 80), rng)
-    async with serving(graph, noop=coordinators == 0) as (url, pids):
-        await run_load(url, render_sessions(Shape(), graph.model.served_name, 40, rng), 8, seconds)  # warm
-        single, _ = await run_load(url, probes, 1, seconds)
-        before = _cpu_seconds(pids)
-        rounds, took = await run_load(url, sessions, connections, seconds)
-        spent = {kind: 1e3 * (s - before[kind]) / len(rounds) for kind, s in _cpu_seconds(pids).items()}
-    return {"p50_ms": 1e3 * median(single), "rounds_per_s": len(rounds) / took, "cpu_ms": spent}
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of one graph: its median round over one connection, then many connections' rounds a second and CPU ms a round."""
+
+    p50_ms: float
+    rounds_per_s: float
+    cpu_ms: dict[str, float]
 
 
-def summarise(coordinators: int, runs: Sequence[Mapping[str, Any]], noop_p50_ms: float) -> dict[str, Any]:
-    """The medians of one configuration."""
-    p50 = median(run["p50_ms"] for run in runs)
+class Graphs:
+    """Loads graphs that are up, by turns."""
+
+    def __init__(self, seconds: float, connections: int, rng: random.Random) -> None:
+        self._seconds, self._connections, self._rng = seconds, connections, rng
+
+    async def load(self, url: str, model: str, per_second: int, connections: int) -> tuple[list[float], float]:
+        """New sessions, at most so many a second."""
+        sessions = render_sessions(Shape(), model, max(connections, int(self._seconds * per_second)), self._rng)
+        return await run_load(url, sessions, connections, self._seconds)
+
+    async def turn(self, url: str, model: str, pids: Mapping[str, int]) -> Turn:
+        """Measure one graph once."""
+        single, _ = await self.load(url, model, 80, 1)
+        sessions = render_sessions(Shape(), model, int(self._seconds * 250), self._rng)
+        before, mine = _cpu_seconds(pids), time.process_time()
+        rounds, took = await run_load(url, sessions, self._connections, self._seconds)
+        spent = {kind: seconds - before[kind] for kind, seconds in _cpu_seconds(pids).items()}
+        spent["client"] = time.process_time() - mine
+        return Turn(1e3 * median(single), len(rounds) / took, {kind: 1e3 * s / len(rounds) for kind, s in spent.items()})
+
+
+async def measure(coordinators: int, policy: str, repeats: int, graphs: Graphs) -> tuple[list[Turn], list[Turn]]:
+    """Turns of the no-op and of so many Coordinators, side by side."""
+    turns: tuple[list[Turn], list[Turn]] = ([], [])
+    async with AsyncExitStack() as stack:
+        up = []
+        for graph, noop in ((make_graph(1, policy), True), (make_graph(coordinators, policy), False)):
+            url, pids = await stack.enter_async_context(serving(graph, noop))
+            await graphs.load(url, graph.model.served_name, 20, 8)  # warm
+            up.append((url, graph.model.served_name, pids))
+        for _ in range(repeats):
+            for results, served in zip(turns, up, strict=True):
+                results.append(await graphs.turn(*served))
+    return turns
+
+
+def summarise(coordinators: int, turns: Sequence[Turn], noop: Sequence[Turn]) -> dict[str, Any]:
+    """The medians of one configuration; `noop` has the no-op's turns beside `turns`."""
     return {
         "coordinators": coordinators,
-        "rounds_per_s": round(median(run["rounds_per_s"] for run in runs), 1),
-        "p50_ms": round(p50, 3),
-        "added_p50_ms": round(p50 - noop_p50_ms, 3),
-        "cpu_ms": {kind: round(median(run["cpu_ms"][kind] for run in runs), 3) for kind in runs[0]["cpu_ms"]},
+        "rounds_per_s": round(median(turn.rounds_per_s for turn in turns), 1),
+        "no_op_rounds_per_s": round(median(turn.rounds_per_s for turn in noop), 1),
+        "p50_ms": round(median(turn.p50_ms for turn in turns), 3),
+        "added_p50_ms": round(median(turn.p50_ms - beside.p50_ms for turn, beside in zip(turns, noop, strict=True)), 3),
+        "cpu_ms": {kind: round(median(turn.cpu_ms[kind] for turn in turns), 3) for kind in turns[0].cpu_ms},
     }
 
 
 @click.command()
 @click.option("--coordinators", type=click.IntRange(1, 8), default=3, show_default=True, help="Most Coordinators.")
 @click.option("--policy", default="predictive", show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=0.5), default=3.0, show_default=True, help="Of each measurement.")
+@click.option("--seconds", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Of each load.")
 @click.option("--connections", type=click.IntRange(min=1), default=32, show_default=True)
-@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "json_file", metavar="FILE", help="Write the rows as JSON; '-' is standard output.")
 def main(coordinators: int, policy: str, seconds: float, connections: int, repeats: int, seed: int, json_file: str | None) -> None:
     """Measure the no-op and 1 to N Coordinators. Exits with 2 when a graph cannot start or a round fails."""
     console = make_console(stderr=json_file == "-")
-    rng = random.Random(seed)
+    graphs = Graphs(seconds, connections, random.Random(seed))
 
-    async def run() -> dict[int, list[dict[str, Any]]]:
-        runs: dict[int, list[dict[str, Any]]] = {n: [] for n in range(coordinators + 1)}
-        for _ in range(repeats):
-            for n, results in runs.items():
-                results.append(await measure(n, policy, seconds, connections, rng))
-        return runs
+    async def run() -> list[dict[str, Any]]:
+        rows, noops = [], []
+        for n in range(1, coordinators + 1):
+            noop, turns = await measure(n, policy, repeats, graphs)
+            noops += noop
+            rows.append(summarise(n, turns, noop))
+        return [summarise(0, noops, noops), *rows]
 
     with plain_errors():
-        runs = uvloop.run(run())
-    noop_p50_ms = median(r["p50_ms"] for r in runs[0])
-    rows = [summarise(n, results, noop_p50_ms) for n, results in runs.items()]
+        rows = uvloop.run(run())
     table = make_table(f"one-token rounds by number of Coordinators ({policy}); 0 does not route")
-    for name in ("coordinators", "rounds/s", "p50 ms", "added p50 ms", *(f"CPU ms: {kind}" for kind in rows[0]["cpu_ms"])):
+    columns = ("coordinators", "rounds/s", "no-op rounds/s", "p50 ms", "added p50 ms")
+    for name in (*columns, *(f"CPU ms: {kind}" for kind in rows[0]["cpu_ms"])):
         table.add_column(name, justify="right")
     for row in rows:
-        figures = (f"{row['rounds_per_s']:.0f}", f"{row['p50_ms']:.2f}", f"{row['added_p50_ms']:.2f}")
+        rates = (f"{row['rounds_per_s']:.0f}", f"{row['no_op_rounds_per_s']:.0f}")
+        figures = (*rates, f"{row['p50_ms']:.2f}", f"{row['added_p50_ms']:.2f}")
         table.add_row(str(row["coordinators"]), *figures, *(f"{ms:.2f}" for ms in row["cpu_ms"].values()))
     console.print(table)
     console.print(machine())
