@@ -100,10 +100,15 @@ class Forecast:
     def terms(self, theta: int) -> tuple[float, float, float, float]:
         """`terms_of` on a worker of this theta that holds nothing; and the least that each is on any, whatever it holds."""
         if theta not in self._terms:
-            own, prefill = least = self.terms_of(theta, 0)
+            own, prefill = self.terms_of(theta, 0)
+            least, least_prefill = own, prefill
             for held in self.case.round.held.values():
-                least = min(least[0], (its := self.terms_of(theta, held))[0]), min(least[1], its[1])
-            self._terms[theta] = own, prefill, *least
+                its, its_prefill = self.terms_of(theta, held)
+                if its < least:
+                    least = its
+                if its_prefill < least_prefill:
+                    least_prefill = its_prefill
+            self._terms[theta] = own, prefill, least, least_prefill
         return self._terms[theta]
 
     def terms_of(self, theta: int, held: int) -> tuple[float, float]:

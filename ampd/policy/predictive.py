@@ -91,15 +91,17 @@ class Predictive:
 
         Those that are no near-equal of the best, the bound worker included, may be missing.
         """
-        workers, scores = shortlist.prefill_workers(forecast, local_score * (1 + self.near), self.near)
-        least = min(scores, default=inf)
-        if self.deflect:
-            more, their_scores = shortlist.decode_workers(forecast, min(local_score, least) * (1 + self.near), self.near)
+        more: list[WorkerView] = []
+        bound = shortlist.near_bound(local_score, self.near)
+        if self.deflect:  # these first: their queues are the shorter ones, so they leave the least to look at
+            more, their_scores = shortlist.decode_workers(forecast, bound, self.near)
             if more:
-                workers += more
-                scores += their_scores
-                least = min(scores)
-        return workers, scores, least
+                bound = min(bound, shortlist.near_bound(min(their_scores), self.near))
+        workers, scores = shortlist.prefill_workers(forecast, bound, self.near)
+        if more:
+            workers += more
+            scores += their_scores
+        return workers, scores, min(scores, default=inf)
 
     def _decide(self, case: Case, forecast: Forecast, worker: WorkerView, reason: Reason) -> Decision:
         if worker is case.decode:

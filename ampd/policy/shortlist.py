@@ -14,7 +14,10 @@ from ampd.policy.types import WorkerView
 
 Scored = tuple[list[WorkerView], list[float]]
 
-_ROUNDING = 1 + 1e-12  # a near-equal by a caller's arithmetic is one here
+
+def near_bound(score: float, near: float) -> float:
+    """Up to where others are near-equals of a score, by a caller's arithmetic too."""
+    return score * (1 + near) * (1 + 1e-12)
 
 
 def prefill_workers(forecast: Forecast, bound_s: float = inf, near: float = 0.0) -> Scored:
@@ -22,7 +25,7 @@ def prefill_workers(forecast: Forecast, bound_s: float = inf, near: float = 0.0)
     workers: list[WorkerView] = []
     scores: list[float] = []
     case, theta, own, least = forecast.case, 0, 0.0, 0.0
-    held, link_d, tokens, factor = case.round.held, case.decode.link_s, case.tokens, (1 + near) * _ROUNDING
+    held, link_d, tokens, factor = case.round.held, case.decode.link_s, case.tokens, near_bound(1.0, near)
     for w in case.view.prefill:
         if w.theta != theta:
             theta = w.theta
@@ -46,7 +49,7 @@ def decode_workers(forecast: Forecast, bound_s: float = inf, near: float = 0.0) 
     workers: list[WorkerView] = []
     scores: list[float] = []
     case, theta, least, most = forecast.case, 0, 0.0, inf
-    tokens, bound_worker, factor = case.tokens, case.decode, (1 + near) * _ROUNDING
+    tokens, bound_worker, factor = case.tokens, case.decode, near_bound(1.0, near)
     for w in case.view.decode:
         if w.theta != theta:
             theta = w.theta
@@ -54,7 +57,7 @@ def decode_workers(forecast: Forecast, bound_s: float = inf, near: float = 0.0) 
             most = forecast.most_context(theta, bound_s)
         if w.context > most and w.running:
             continue
-        if least + w.queued_s > bound_s or w is bound_worker or w.kv_free - w.kv_promised < tokens or w.draining:
+        if least + w.queued_s > bound_s or w.kv_free - w.kv_promised < tokens or w is bound_worker or w.draining:
             continue
         score = forecast.deflected(w)
         if score <= bound_s and score < inf:
