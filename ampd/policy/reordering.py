@@ -11,6 +11,10 @@ first task in polynomial time.
 Orders: `ampd` is Algorithm 2; `edf` takes the earliest deadline (arrival + target) first; `hrrn` the highest response ratio,
 (waited + cost) / cost; `fcfs` arrival order. All but `fcfs`, which never postpones, keep the postponement bound and priorities:
 tasks at the bound lead, as they arrived; then each class of equal priority, the most urgent first, is ordered by itself.
+
+The paper states the bound otherwise: permutations that move a task at the bound back once more are skipped. Both come to the same.
+All that are ahead of the dequeued task are postponed, and newcomers join at the end with none, so counts never rise along a queue:
+the tasks at the bound are its first k. To move none of those back, a permutation must begin with them, as they arrived.
 """
 
 from __future__ import annotations

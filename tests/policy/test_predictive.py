@@ -251,7 +251,7 @@ rounds = st.fixed_dictionaries(
 
 
 @given(prefill_workers, decode_workers, rounds, st.sampled_from(["slack", "chunked", "exclusive"]), st.integers(0, 9))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_whatever_the_cluster_looks_like(
     prefills: list[dict[str, Any]], decodes: list[dict[str, Any]], round: dict[str, Any], mode: str, seed: int
 ) -> None:
