@@ -1,1 +1,1 @@
-"""Measurements of a running graph: `python -m benchmarks.NAME`."""
+"""Measurements; docs/bench.md lists them."""

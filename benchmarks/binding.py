@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,7 +50,7 @@ def measure(workers: int, count: int) -> dict[str, Any]:
     views = [cluster(workers, rng) for _ in range(20)]
     asked = [views[i % len(views)] for i in range(count)]
     rounds = [Round("s", 3, rng.randrange(workers), 6000, 300, 2.0, 0.1) for _ in asked]
-    calls = {
+    calls: dict[str, Sequence[Callable[[], object]]] = {
         "p50_us": [partial(choose_decode, view, _PROMPT) for view in asked],
         "predicted_load_p50_us": [partial(choose_decode, view, _PROMPT, "predicted_load", _COST) for view in asked],
         "rebind_p50_us": [partial(rebind, r, view, _COST, "when_cheaper") for r, view in zip(rounds, asked, strict=True)],

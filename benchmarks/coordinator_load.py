@@ -111,7 +111,7 @@ async def run_load(url: str, sessions: list[list[bytes]], connections: int, seco
             yield from session
 
     made = [
-        await loop.create_connection(lambda: _Connection(rounds(), started + seconds), address.hostname, address.port)
+        await loop.create_connection(lambda: _Connection(rounds(), started + seconds), address.hostname or "", address.port or 80)
         for _ in range(connections)
     ]
     async with asyncio.timeout(seconds + _PATIENCE_S):
