@@ -23,6 +23,8 @@ from ampd.config import dump_graph
 HERE = Path(__file__).parent
 MODEL = "echo"
 CONTEXT = 600
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+DATA = {"nvext": {"extra_fields": ["engine_data"]}}
 
 
 def make_tokenizer(folder: Path) -> None:
@@ -182,6 +184,14 @@ class ApiGraph:
             assert time.monotonic() < deadline, f"no {what}: {self.record.read_text()[-2000:]}"
             time.sleep(0.05)
         return found
+
+
+def session(id: str, **more: str) -> dict[str, str]:
+    return {"x-dynamo-session-id": id, **more}
+
+
+def say(content: str, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 8, **DATA, **more}
 
 
 def events(response: http.client.HTTPResponse) -> list[dict[str, Any]]:

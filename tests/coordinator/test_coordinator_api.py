@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -11,19 +10,8 @@ from typing import Any
 
 import pytest
 import redis
-from api_graph import CONTEXT, ApiGraph, events
+from api_graph import CHAT, CONTEXT, DATA, TEXT, ApiGraph, events, say, session
 from redis_server import RedisServer
-
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-DATA = {"nvext": {"extra_fields": ["engine_data"]}}
-
-
-def session(id: str, **more: str) -> dict[str, str]:
-    return {"x-dynamo-session-id": id, **more}
-
-
-def say(content: str, **more: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": content}], "max_tokens": 8, **DATA, **more}
 
 
 @pytest.fixture(scope="module")
@@ -242,62 +230,3 @@ def test_metrics_on_the_status_port(api: ApiGraph) -> None:
     text = "".join(urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode() for port in api.status_ports)
     assert 'ampd_route_decisions_total{path="remote",reason="forced",round="initial"}' in text
     assert "ampd_ttft_seconds_bucket" in text
-
-
-def test_deaths_of_workers(redis_child: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> None:
-    graph = ApiGraph(tmp_path_factory.mktemp("deaths"), redis_child.url, policy={"force": ["remote"]})
-    try:
-        graph.start(decode=2)
-        got = events(graph.connect(CHAT, say("b" * 40, stream=True), session("break here")))
-        assert got[-1]["error"]["code"] == 503, "tokens had left: an error, not a second answer"
-        assert len(got) == 2
-
-        status, answer = graph.post(CHAT, say("b" * 40), session("goes on"))
-        assert status == 200
-        assert answer["nvext"]["engine_data"]["ampd"]["path"] == "remote"
-
-        graph.children["prefill-0"].kill()
-        for number in range(3):
-            status, answer = graph.post(CHAT, say("p" * (40 + number)), session("goes on"))
-            assert status == 200
-        assert answer["nvext"]["engine_data"]["ampd"]["reason"] in ("prefill_failed", "only_local")
-
-        for name in ("decode-0", "decode-1"):
-            graph.children[name].kill()
-        assert graph.post(CHAT, say("b" * 40), session("goes on"))[0] == 503
-
-        coordinator = graph.children["coordinator-0"]
-        coordinator.send_signal(signal.SIGTERM)
-        assert coordinator.wait(15) == 0
-    finally:
-        graph.stop()
-
-
-def test_a_killed_coordinators_sessions_go_on_where_they_were(
-    redis_child: RedisServer, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    graph = ApiGraph(tmp_path_factory.mktemp("killed"), redis_child.url, policy={"force": ["remote", "local"]})
-    try:
-        graph.start(decode=3, coordinator=2)
-        sessions = [f"goes on {n}" for n in range(6)]
-        before = {s: graph.post(CHAT, say("k" * 60), session(s))[1]["nvext"]["engine_data"]["ampd"] for s in sessions}
-        assert len({figures["decode_worker"] for figures in before.values()}) > 1
-        graph.children["coordinator-0"].kill()
-        for s in sessions:
-            figures = retried(graph, say("k" * 60 + "and more"), session(s))["nvext"]["engine_data"]["ampd"]
-            assert figures["decode_worker"] == before[s]["decode_worker"]
-            assert (figures["round"], figures["rebound"]) == (2, None)
-            assert figures["l_hist"] > 0
-    finally:
-        graph.stop()
-
-
-def retried(graph: ApiGraph, body: dict[str, Any], headers: dict[str, str]) -> Any:
-    """The answer, asked for again while the frontend still sends rounds to the dead Coordinator."""
-    for _ in range(20):
-        status, answer = graph.post(CHAT, body, headers)
-        if status == 200:
-            return answer
-        assert status == 503, answer
-        time.sleep(0.2)
-    raise AssertionError("no answer")
