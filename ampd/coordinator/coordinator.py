@@ -23,6 +23,7 @@ from ampd.coordinator.request import read_request
 from ampd.coordinator.round import Phase, Round
 from ampd.coordinator.search import SessionSearch
 from ampd.coordinator.workers import Caller, Workers
+from ampd.cost_model import extrapolates
 from ampd.errors import RequestError, RoundCancelled, WorkerError, WorkerGone
 from ampd.messages import DecodeChunk
 from ampd.policy.registry import make_policy
@@ -166,10 +167,19 @@ class Coordinator:
         )
         took_s = self._clock() - began
         round.decision = decision
+        round.extrapolated = self._extrapolates(round, decision)
         log_decision(round)
         self.counters.decided(round, took_s)
         self._enqueue(round, decision)
         return decision
+
+    def _extrapolates(self, round: Round, decision: Decision) -> bool:
+        """Whether the profile has measured nothing like what the chosen worker is to compute."""
+        worker, reused, prompt = round.bound, round.history.l_hist, len(round.ask.token_ids)
+        if decision.path == "remote":
+            worker = round.view.find(decision.worker) or worker
+            reused = min(max(reused, round.held.get(decision.worker, 0)), prompt - 1)
+        return extrapolates(self._cost, reused, prompt - reused, worker.theta)
 
     def _forced(self, number: int) -> Path | None:
         force = self._graph.policy.force

@@ -65,6 +65,7 @@ class Counters:
         self._clock = clock
         self._ended_at: OrderedDict[str, float] = OrderedDict()
         self._decisions = self._counter("route_decisions", "Routing decisions", "path", "reason", "round")
+        self._extrapolated = self._counter("cost_model_extrapolated", "Decisions with a T_pre outside the profile's measured range")
         self._route = self._histogram("route_duration_seconds", "The policy's own time for a decision", _SHORT)
         self._read = self._histogram("state_read_duration_seconds", "Opening a round in the state store", _SHORT)
         self._degraded = self._counter("state_degraded", "Rounds opened without the state store")
@@ -107,6 +108,8 @@ class Counters:
         self._route.observe(seconds)
         if round.decision is not None:
             self._decisions.inc(round.decision.path, round.decision.reason, _kind(round))
+        if round.extrapolated:
+            self._extrapolated.inc()
 
     def ended(self, round: Round, outcome: str) -> None:
         """A round is over: served, cancelled, abandoned, refused or failed."""

@@ -43,6 +43,7 @@ def decided(round: Round) -> dict[str, Any]:
         "path": decision and decision.path,
         "reason": decision and decision.reason,
         "estimates": dict(decision.estimates) if decision else {},
+        "extrapolated": round.extrapolated,
         "session": round.key and round.key.id,
         "parent": round.key and round.key.parent,
         "derived": bool(round.key and round.key.derived),

@@ -74,6 +74,7 @@ class Round:
     replayed: bool = False  # its decode worker died before the first token
     phase: Phase = Phase.OPENED
     decision: Decision | None = None
+    extrapolated: bool = False  # the decision's T_pre is outside the profile's measured range
     queued_on: int | None = None
     attempt: int = 0
     awaiting: int | None = None  # the worker that may be leaving a pin whose handle has not arrived

@@ -3,6 +3,7 @@
 from ampd.cost_model.default import CoarseCostModel
 from ampd.cost_model.piecewise import PiecewiseCostModel
 from ampd.cost_model.profile import DecodePoint, KvPoint, Meta, Points, PrefillPoint, Profile, load_profile, save_profile
+from ampd.cost_model.ranges import extrapolates
 
 __all__ = [
     "CoarseCostModel",
@@ -13,6 +14,7 @@ __all__ = [
     "Points",
     "PrefillPoint",
     "Profile",
+    "extrapolates",
     "load_profile",
     "save_profile",
 ]

@@ -14,6 +14,7 @@ from sim_model import answer_to, make_graph
 from ampd.config import Graph
 from ampd.coordinator.coordinator import Coordinator
 from ampd.cost_model import CoarseCostModel
+from ampd.policy.types import CostModel
 from ampd.state.base import StateStore
 
 _filler = itertools.count(1)
@@ -65,10 +66,12 @@ class Answer:
 class Driver:
     """One Coordinator and what it left behind."""
 
-    def __init__(self, cluster: SimCluster, store: StateStore, graph: Graph | None = None, seed: int = 1) -> None:
+    def __init__(
+        self, cluster: SimCluster, store: StateStore, graph: Graph | None = None, seed: int = 1, cost: CostModel | None = None
+    ) -> None:
         self.cluster, self.store = cluster, store
         self.graph = graph or make_graph()
-        self.coordinator = Coordinator(self.graph, store, cluster, CoarseCostModel(), Random(seed))
+        self.coordinator = Coordinator(self.graph, store, cluster, cost or CoarseCostModel(), Random(seed))
 
     async def round(self, raw: dict[str, Any], caller: SimCaller | None = None, into: Answer | None = None) -> Answer:
         """Serve one request to its end."""
