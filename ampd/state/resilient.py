@@ -272,8 +272,8 @@ class ResilientStore:
                 break
             except StateError:
                 continue
+        self._promised.clear()  # the store has them now, or its workers' reports will
         if self.away:
-            self._promised.clear()
             self._complete_at = self._clock() + self._settings.stale_after_s
             self._unsure_until = self._complete_at if self._lost else self._unsure_until
             self.away, self._lost, self._misses = False, False, 0

@@ -76,7 +76,7 @@ class PrefillQueue:
         """Wait for the task's turn, then hold a slot until the block ends. Cancelling while it waits removes it."""
         arrived = self._clock()
         waiting = _Waiting(task, asyncio.get_running_loop().create_future())
-        self._waiting[task.id] = waiting
+        self._insert(waiting)
         self._fill()
         try:
             await waiting.turn
@@ -92,6 +92,14 @@ class PrefillQueue:
             yield turn
         finally:
             self._leave(task.id)
+
+    def _insert(self, waiting: _Waiting) -> None:
+        """Keep the order of arrival at the Coordinator: a round that starts over after a failure has waited already."""
+        task = waiting.task
+        later = [id for id, other in self._waiting.items() if other.task.arrived_at > task.arrived_at]
+        moved = {id: self._waiting.pop(id) for id in later}
+        self._waiting[task.id] = waiting
+        self._waiting |= moved
 
     def cancel(self, task: str) -> bool:
         """Remove a waiting task: its `turn` raises RoundCancelled. False when it does not wait (any more)."""

@@ -135,3 +135,19 @@ async def test_running_seconds_count_down_and_never_below_zero() -> None:
     assert 4.0 < r.queue.running_s() <= 5.0
     await r.end("a")
     assert r.queue.running_s() == 0.0
+
+
+async def test_a_round_that_starts_over_keeps_its_place() -> None:
+    """It arrived at the Coordinator before those that have come here first."""
+    runner = Runner(slots=1)
+    now = time.monotonic()
+    await runner.add(task("running"))
+    for n in range(4):
+        await runner.add(PrefillTask(f"fresh-{n}", now - 1 + n / 10, 1.0, 100.0))
+    await runner.add(PrefillTask("again", now - 9, 1.0, 100.0))
+    assert [t.id for t in runner.queue.waiting] == ["again", "fresh-0", "fresh-1", "fresh-2", "fresh-3"]
+    await runner.end("running")
+    assert runner.started == ["running", "again"]
+    for id in ("again", "fresh-0", "fresh-1", "fresh-2", "fresh-3"):
+        await runner.end(id)
+    assert runner.started[1:] == ["again", "fresh-0", "fresh-1", "fresh-2", "fresh-3"]
