@@ -169,7 +169,7 @@ def summarise(coordinators: int, turns: Sequence[Turn], noop: Sequence[Turn]) ->
 @click.option("--coordinators", type=click.IntRange(1, 8), default=3, show_default=True, help="Most Coordinators.")
 @click.option("--policy", default="predictive", show_default=True)
 @click.option("--seconds", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Of each load.")
-@click.option("--connections", type=click.IntRange(min=1), default=32, show_default=True)
+@click.option("--connections", type=click.IntRange(min=1), default=160, show_default=True)
 @click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "json_file", metavar="FILE", help="Write the rows as JSON; '-' is standard output.")
