@@ -13,7 +13,6 @@ import asyncio
 import gc
 import multiprocessing
 import os
-import platform
 import random
 import time
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ from ampd.config import Graph, build_graph
 from ampd.cost_model.default import CoarseCostModel
 from ampd.ledger import DIGEST_SIZE
 from ampd.messages import Handle, pack_params
-from ampd.policy.placing import RoutingPolicy
+from ampd.policy.placing import Router
 from ampd.policy.registry import make_policy
 from ampd.policy.types import ClusterView
 from ampd.policy.types import Round as Placement
@@ -41,6 +40,7 @@ from ampd.state.base import Held, Sample, WorkerRow
 from ampd.state.factory import open_store
 from ampd.state.resilient import ResilientStore
 from benchmarks.redis_child import redis_child
+from benchmarks.timing import machine
 
 _POLICIES = ("paper", "predictive")
 _SESSIONS = 200
@@ -142,7 +142,7 @@ def placement(session: str, worker: int, tokens: int, graph: Graph, view: Cluste
     return Placement(session, 2, worker, tokens, 500, graph.targets.ttft_s, graph.targets.itl_s, held)
 
 
-def pure_us(policy: RoutingPolicy, graph: Graph, view: ClusterView, load: Load) -> float:
+def pure_us(policy: Router, graph: Graph, view: ClusterView, load: Load) -> float:
     """Median microseconds of `route` alone."""
     cost, rng, times = CoarseCostModel(), random.Random(1), []
     for i in range(load.decisions):
@@ -239,9 +239,7 @@ def show(rows: Sequence[dict[str, Any]], sessions: Sequence[dict[str, Any]], loa
     for row in sessions:
         table.add_row(str(row["tokens"]), str(row["redis_bytes"]), f"{row['redis_bytes'] / row['tokens']:.2f}")
     console.print(table)
-    console.print(
-        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
-    )
+    console.print(machine())
 
 
 @click.command()

@@ -168,10 +168,13 @@ class Coordinator:
         took_s = self._clock() - began
         round.decision = decision
         round.extrapolated = self._extrapolates(round, decision)
+        self._enqueue(round, decision)
+        asyncio.get_running_loop().call_soon(self._note, round, took_s)  # the round does not wait for its log line
+        return decision
+
+    def _note(self, round: Round, took_s: float) -> None:
         log_decision(round)
         self.counters.decided(round, took_s)
-        self._enqueue(round, decision)
-        return decision
 
     def _extrapolates(self, round: Round, decision: Decision) -> bool:
         """Whether the profile has measured nothing like what the chosen worker is to compute."""

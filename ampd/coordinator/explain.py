@@ -12,6 +12,8 @@ from ampd.coordinator.round import Phase, Round
 
 log = logging.getLogger("ampd.coordinator.round")
 
+_LOGGED = 128  # workers up to which the log has every candidate's estimate
+
 
 def cached_tokens(round: Round) -> int:
     """Prompt tokens whose KV was not computed in this round: read from a worker, or found in a prefix cache."""
@@ -34,15 +36,18 @@ def usage(round: Round) -> dict[str, Any]:
     }
 
 
-def decided(round: Round) -> dict[str, Any]:
-    """Inputs and outcome of the routing decision. Sizes in tokens, estimates in seconds by candidate."""
+def decided(round: Round, most: int | None = None) -> dict[str, Any]:
+    """Inputs and outcome of the routing decision. Sizes in tokens, estimates in seconds by candidate.
+
+    The estimates are left out when the cluster has more than `most` workers.
+    """
     decision = round.decision
     remote = decision is not None and decision.path == "remote"
     moved = round.rebinding
     return {
         "path": decision and decision.path,
         "reason": decision and decision.reason,
-        "estimates": dict(decision.estimates) if decision else {},
+        "estimates": dict(decision.estimates) if decision and (most is None or _workers(round) <= most) else {},
         "extrapolated": round.extrapolated,
         "session": round.key and round.key.id,
         "parent": round.key and round.key.parent,
@@ -87,8 +92,16 @@ def measured(round: Round) -> dict[str, Any]:
 
 
 def log_decision(round: Round) -> None:
-    """One JSON line; of the session only its hash."""
-    _line("ampd.route", {"id": round.id, "attempt": round.attempt, **decided(round)})
+    """One JSON line; of the session only its hash.
+
+    Of a large cluster it has no estimates: making and writing a thousand takes longer than the decision. The answer has them.
+    """
+    if log.isEnabledFor(logging.INFO):
+        _line("ampd.route", {"id": round.id, "attempt": round.attempt, **decided(round, _LOGGED)})
+
+
+def _workers(round: Round) -> int:
+    return len(round.view.prefill) + len(round.view.decode)
 
 
 def log_end(round: Round, outcome: str, error: str) -> None:

@@ -47,8 +47,11 @@ class Chooser(Protocol):
         """The round on the best worker other than the bound one; None when there is none."""
 
 
-class RoutingPolicy(Protocol):
-    """A policy as the Coordinator and the simulator call it."""
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A policy as the Coordinator and the simulator call it: the overrides that hold for every policy, then its own choice."""
+
+    chooser: Chooser
 
     def route(
         self,
@@ -66,23 +69,6 @@ class RoutingPolicy(Protocol):
         pool is smaller than the prompt; the bound decode worker serves its sessions to the end. Raises WorkerGone when the bound
         decode worker is not in the view, and ProfileError when the cost model does not know a worker's theta.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Router:
-    """A RoutingPolicy: the overrides that hold for every policy, then the policy's own choice."""
-
-    chooser: Chooser
-
-    def route(
-        self,
-        round: Round,
-        view: ClusterView,
-        cost: CostModel,
-        rng: Random,
-        forced: Path | None = None,
-        local_reason: Reason | None = None,
-    ) -> Decision:
         case = Case(round, view, cost, rng)
         if local_reason is not None:
             return self.chooser.local(case, local_reason)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ampd.policy.baselines import ConditionalDisagg, Dynamo, LocalOnly, Ppd, PrefixDecider
-from ampd.policy.placing import Chooser, Router, RoutingPolicy
+from ampd.policy.placing import Chooser, Router
 from ampd.policy.predictive import Predictive
 from ampd.policy.routing import Paper
 from ampd.policy.settings import PolicySettings
 
 
-def make_policy(settings: PolicySettings, prefill_chunk: int = 512) -> RoutingPolicy:
+def make_policy(settings: PolicySettings, prefill_chunk: int = 512) -> Router:
     """The policy that `settings.name` asks for. `settings` is section `policy` of the configuration.
 
     `prefill_chunk` is the decode workers' own: with `local_prefill: chunked` a local prefill runs in steps of so many tokens.
