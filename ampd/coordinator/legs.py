@@ -74,6 +74,7 @@ class Legs:
                     if chunk.refused is not None:
                         raise RequestError(chunk.refused)
                     self._note(round, chunk)
+                    call.idle()
                     yield chunk
                     call.waiting()
             except GeneratorExit:

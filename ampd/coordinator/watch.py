@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from math import inf
 from types import TracebackType
 
 from ampd.coordinator.workers import Caller, Leg
@@ -46,6 +47,14 @@ class Call:
         """The current task begins to wait for the worker: the time without progress counts from now."""
         self._waiter = asyncio.current_task()
         self._deadline = self._watch.now() + self._watch.timeout_s
+
+    def idle(self) -> None:
+        """Nobody waits for the worker: the caller has what there is. Its time does not count.
+
+        The task is forgotten too: it knows the generator that it pulled, which must be free to go when Dynamo drops it.
+        """
+        self._waiter = None
+        self._deadline = inf
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._watch.remove(self)
