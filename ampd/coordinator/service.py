@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -104,10 +103,6 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
         await register(graph, endpoint)
         # Dynamo hands out a future, not a coroutine.
         serving = asyncio.ensure_future(endpoint.serve_endpoint(Handler(coordinator).generate))
-        # What is there now stays; a round makes next to no cyclic garbage.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(10_000, 20, 20)
         ready()
         counting = asyncio.create_task(_count_bindings(coordinator, store))
         stack.callback(counting.cancel)
