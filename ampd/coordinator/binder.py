@@ -59,6 +59,8 @@ class Binder:
         if found is None:
             return binding
         moved = await self._write(key, binding.row, binding.view, ask, found.worker, "cheaper")
+        if moved.worker.id != found.worker.id:  # another Coordinator moved it first, by a reckoning of its own
+            return moved
         log.info(
             "session %s leaves decode worker %d for %d: cost %.4f s, gain %.4f s",
             key.id, binding.worker.id, moved.worker.id, found.cost_s, found.gain_s,
