@@ -1,8 +1,10 @@
-"""T_pre, T_dec and T_kv: cost functions, their file form and their error statements."""
+"""T_pre, T_dec, T_mixed and T_kv: cost functions, their file form and their error statements."""
 
 from ampd.cost_model.default import CoarseCostModel
+from ampd.cost_model.meta import Meta, Provenance
 from ampd.cost_model.piecewise import PiecewiseCostModel
-from ampd.cost_model.profile import DecodePoint, KvPoint, Meta, Points, PrefillPoint, Profile, load_profile, save_profile
+from ampd.cost_model.points import DecodePoint, KvPoint, MixedPoint, Points, PrefillPoint
+from ampd.cost_model.profile import Profile, load_profile, save_profile
 from ampd.cost_model.ranges import extrapolates
 
 __all__ = [
@@ -10,10 +12,12 @@ __all__ = [
     "DecodePoint",
     "KvPoint",
     "Meta",
+    "MixedPoint",
     "PiecewiseCostModel",
     "Points",
     "PrefillPoint",
     "Profile",
+    "Provenance",
     "extrapolates",
     "load_profile",
     "save_profile",

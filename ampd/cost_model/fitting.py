@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ampd.cost_model.functions import DecodeFit, FitError, PrefillFit, Segment, Span, TransferFit
+from ampd.cost_model.meta import Meta
 from ampd.cost_model.nnls import nnls
-from ampd.cost_model.profile import DecodePoint, KvPoint, Meta, Points, PrefillPoint, Profile
+from ampd.cost_model.points import DecodePoint, KvPoint, Points, PrefillPoint
+from ampd.cost_model.profile import Profile
 from ampd.errors import ProfileError
 
 Floats = NDArray[np.float64]
@@ -60,10 +62,11 @@ def fit_t_kv(points: Sequence[KvPoint]) -> TransferFit:
     return TransferFit(first.theta_src, first.theta_dst, first.direction, _round(fit[0]), segments, _span(x), error)
 
 
-def fit_profile(meta: Meta, prefill: Sequence[PrefillPoint], decode: Sequence[DecodePoint], kv: Sequence[KvPoint]) -> Profile:
+def fit_profile(meta: Meta, points: Points) -> Profile:
     """Fit every function for every theta among the points. Raises ProfileError naming the function that lacks points."""
-    for name, points in (("T_pre", prefill), ("T_dec", decode)):
-        if not points:
+    prefill, decode, kv = points.prefill, points.decode, points.kv
+    for name, found in (("T_pre", prefill), ("T_dec", decode)):
+        if not found:
             raise ProfileError(f"{name}: no point was measured")
     return Profile(
         meta=meta,
@@ -73,7 +76,7 @@ def fit_profile(meta: Meta, prefill: Sequence[PrefillPoint], decode: Sequence[De
             fit_t_kv([p for p in kv if (p.theta_src, p.theta_dst, p.direction) == key])
             for key in _keys((p.theta_src, p.theta_dst, p.direction) for p in kv)
         ],
-        points=Points(list(prefill), list(decode), list(kv)),
+        points=points,
     )
 
 

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated
 
 import msgspec
 
+from ampd.cost_model.points import Seconds
 from ampd.policy.types import Direction
 
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Span = tuple[int, int]
+
+
+class RegionError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of FitError: the points whose arguments lie in the ranges `where`, by argument name, both ends included."""
+
+    where: dict[str, Span]
+    heldout_median: Seconds
+    heldout_p95: Seconds
+    points: int
 
 
 class FitError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,6 +32,7 @@ class FitError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heldout_median: Seconds
     heldout_p95: Seconds
     points: int
+    regions: list[RegionError] = []
 
 
 class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +59,10 @@ class PrefillFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DecodeFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """T_dec. Segments are over the batch size; `context_token_s` over the batch's tokens of KV in all."""
+    """T_dec. Segments are over the batch size; `context_token_s` over the batch's tokens of KV in all.
+
+    A segment's `pair_s` is what each of its sequences adds to the time of a token of KV.
+    """
 
     theta: int
     start_s: Seconds
@@ -59,13 +71,33 @@ class DecodeFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: Span
     context: Span
     error: FitError
+    sequence: Span | None = None  # of context / batch
+
+    def __post_init__(self) -> None:
+        _check(self.segments)
+
+
+class MixedFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """T_mixed less T_dec of the same batch and context: `start_s`, and segments over the chunk as in PrefillFit, no history."""
+
+    theta: int
+    start_s: Seconds
+    segments: list[Segment]
+    batch: Span
+    context: Span
+    chunk: Span
+    error: FitError
+    sequence: Span | None = None  # of context / batch
 
     def __post_init__(self) -> None:
         _check(self.segments)
 
 
 class TransferFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """T_kv in one direction between two parallel strategies. Segments are over tokens."""
+    """T_kv in one direction between two parallel strategies. Segments are over tokens; `block_s` is for each begun block.
+
+    `transport` None: the profile's only one.
+    """
 
     theta_src: int
     theta_dst: int
@@ -74,31 +106,14 @@ class TransferFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     segments: list[Segment]
     tokens: Span
     error: FitError
+    block_s: Seconds = 0.0
+    block_size: int = 1
+    transport: str | None = None
 
     def __post_init__(self) -> None:
         _check(self.segments)
-
-
-class Piece(msgspec.Struct, frozen=True):
-    """One segment in the form that is evaluated: `const_s + second_s * y + x * (each_s + pair_s * (y + x / 2))`."""
-
-    const_s: float
-    second_s: float
-    each_s: float
-    pair_s: float
-
-
-def compile_pieces(start_s: float, second_s: float, segments: Sequence[Segment]) -> tuple[tuple[int, ...], tuple[Piece, ...]]:
-    """Inner breakpoints, and pieces that join without a step. `second_s` is the rate of the second argument."""
-    pieces = [Piece(start_s, second_s, segments[0].each_s, segments[0].pair_s)]
-    breaks = []
-    for segment, following in pairwise(segments):
-        x = segment.up_to or 0
-        each, pair = segment.each_s - following.each_s, segment.pair_s - following.pair_s
-        const_s = pieces[-1].const_s + x * each + x * x / 2 * pair
-        pieces.append(Piece(const_s, pieces[-1].second_s + x * pair, following.each_s, following.pair_s))
-        breaks.append(x)
-    return tuple(breaks), tuple(pieces)
+        if self.block_size < 1:
+            raise ValueError(f"block_size must be at least 1, got {self.block_size}")
 
 
 def _check(segments: Sequence[Segment]) -> None:

@@ -8,92 +8,65 @@ from typing import Literal
 
 import msgspec
 
-from ampd.cost_model.functions import DecodeFit, PrefillFit, TransferFit
+from ampd.cost_model.functions import DecodeFit, MixedFit, PrefillFit, TransferFit
+from ampd.cost_model.meta import Meta
 from ampd.cost_model.piecewise import PiecewiseCostModel
+from ampd.cost_model.points import Points
 from ampd.errors import ProfileError
-from ampd.policy.types import Direction
 
-VERSION = 1
+VERSION = 2
 FORMAT: Literal["ampd-profile"] = "ampd-profile"
 _AGAIN = "make it again with `ampd profile`"
 
 
-class PrefillPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One measured prefill."""
-
-    l_hist: int
-    l_incr: int
-    seconds: float
-    theta: int = 1
-
-
-class DecodePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One measured decode step; `context` counts the KV tokens of the whole batch."""
-
-    batch: int
-    context: int
-    seconds: float
-    theta: int = 1
-
-
-class KvPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One measured transfer."""
-
-    tokens: int
-    direction: Direction
-    seconds: float
-    theta_src: int = 1
-    theta_dst: int = 1
-
-
-class Points(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Raw measurements."""
-
-    prefill: list[PrefillPoint] = []
-    decode: list[DecodePoint] = []
-    kv: list[KvPoint] = []
-
-
-class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the figures belong to. `source` "estimated": from published tables or a roofline, not from a live engine."""
-
-    model: str
-    engine: str
-    engine_version: str
-    device: str
-    block_size: int
-    kv_bytes_per_token: int
-    kv_capacity_tokens: int
-    created: str  # ISO 8601
-    transport: str | None = None
-    source: Literal["measured", "estimated"] = "measured"
-    notes: str = ""
-
-
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A profile of one model on one kind of engine, for one or more thetas."""
+    """A profile of one model on one kind of engine, for one or more thetas.
+
+    Without `complete` it is the points of an interrupted run: it has no fits, and only `ampd profile` reads it, to go on.
+    """
 
     format: Literal["ampd-profile"] = FORMAT
     version: int = VERSION
+    complete: bool = True
     meta: Meta
-    t_pre: list[PrefillFit]
-    t_dec: list[DecodeFit]
-    t_kv: list[TransferFit]
+    t_pre: list[PrefillFit] = []
+    t_dec: list[DecodeFit] = []
+    t_mixed: list[MixedFit] = []
+    t_kv: list[TransferFit] = []
     points: Points = Points()
 
-    def cost_model(self) -> PiecewiseCostModel:
-        """The cost functions, ready to evaluate."""
-        return PiecewiseCostModel(self.t_pre, self.t_dec, self.t_kv)
+    def __post_init__(self) -> None:
+        for name in ("t_pre", "t_dec"):
+            if self.complete and not getattr(self, name):
+                raise ValueError(f"{name} must not be empty")
 
-    def check(self, *, model: str, theta: int, block_size: int) -> None:
-        """Raise ProfileError unless the profile is of this model, theta and block size."""
-        if self.meta.model != model:
-            raise ProfileError(f"the profile is of model {self.meta.model!r}, the engine serves {model!r}; {_AGAIN} for this model")
-        if self.meta.block_size != block_size:
-            raise ProfileError(f"the profile is of block size {self.meta.block_size}, the engine's is {block_size}; {_AGAIN}")
-        known = sorted({f.theta for f in self.t_pre} & {f.theta for f in self.t_dec})
-        if theta not in known:
-            raise ProfileError(f"the profile covers theta {known}, the engine runs theta {theta}; {_AGAIN} for theta {theta}")
+    @property
+    def thetas(self) -> list[int]:
+        """Those that T_pre and T_dec are known for."""
+        return sorted({f.theta for f in self.t_pre} & {f.theta for f in self.t_dec})
+
+    def cost_model(self, *, foreign: bool = False) -> PiecewiseCostModel:
+        """The cost functions, ready to evaluate. `foreign`: a theta that has no fit is answered by the nearest one that has."""
+        return PiecewiseCostModel(
+            self.t_pre, self.t_dec, self.t_kv, self.t_mixed, transport=self.meta.transport, nearest_theta=foreign
+        )
+
+    def mismatches(self, *, model: str, theta: int, block_size: int) -> list[str]:
+        """Why the profile is not of this engine: a line for each of model, block size and theta that differs."""
+        meta, found = self.meta, []
+        if meta.model != model:
+            found.append(f"the profile is of model {meta.model!r}, the engine serves {model!r}")
+        if meta.block_size != block_size:
+            found.append(f"the profile is of block size {meta.block_size}, the engine's is {block_size}")
+        if theta not in self.thetas:
+            found.append(f"the profile covers theta {self.thetas}, the engine runs theta {theta}")
+        return found
+
+    def check(self, *, model: str, theta: int, block_size: int, foreign: bool = False) -> None:
+        """Raise ProfileError, in one line, unless the profile is of this model, theta and block size, or `foreign` ones will do."""
+        found = self.mismatches(model=model, theta=theta, block_size=block_size)
+        if found and not foreign:
+            raise ProfileError(f"{'; '.join(found)}; {_AGAIN} for this engine, or set foreign_profile: true to take it as it is")
 
 
 class _Header(msgspec.Struct):
@@ -101,8 +74,11 @@ class _Header(msgspec.Struct):
     version: int = 0
 
 
-def load_profile(path: str | Path) -> Profile:
-    """Read and check a profile. Raises ProfileError in one line that says what to do."""
+def load_profile(path: str | Path, *, unfinished: bool = False) -> Profile:
+    """Read and check a profile of this version or an older one; `unfinished`: also one of an interrupted run.
+
+    Raises ProfileError in one line that says what to do.
+    """
     try:
         raw = Path(path).read_bytes()
     except FileNotFoundError:
@@ -117,14 +93,20 @@ def load_profile(path: str | Path) -> Profile:
         raise ProfileError(f"profile {path}: not valid JSON, perhaps truncated ({e}); {_AGAIN}") from None
     if header.format != FORMAT:
         raise ProfileError(f"profile {path}: not an ampd profile (format {header.format!r}, expected {FORMAT!r}); {_AGAIN}")
+    if header.version < 1:
+        raise ProfileError(f"profile {path}: version {header.version} does not exist; {_AGAIN}")
     if header.version > VERSION:
         raise ProfileError(
             f"profile {path}: version {header.version} is newer than this ampd reads ({VERSION}); upgrade ampd, or {_AGAIN}"
         )
     try:
-        return msgspec.json.decode(raw, type=Profile)
+        profile = msgspec.json.decode(raw, type=Profile)
     except msgspec.ValidationError as e:
         raise ProfileError(f"profile {path}: {e}; {_AGAIN}") from None
+    if not (profile.complete or unfinished):
+        raise ProfileError(f"profile {path}: its measurement was interrupted; the same `ampd profile` goes on from it")
+    # Version 1 lacks what has a default here.
+    return profile if profile.version == VERSION else msgspec.structs.replace(profile, version=VERSION)
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from ampd.config import Graph
-from ampd.cost_model import DecodePoint, KvPoint, Meta, PrefillPoint, Profile
+from ampd.cost_model import DecodePoint, KvPoint, Meta, Points, PrefillPoint, Profile
 from ampd.cost_model.fitting import fit_profile
 from ampd.profiler.grid import Grid, make_grid
 from ampd.profiler.jobs import RandomTokens
@@ -32,7 +32,7 @@ async def profile_graph(graph: Graph, *, quick: bool, seed: int = 0, progress: P
         grid = make_grid(pair.prefill.info, quick)
         prefill, decode, kv = await _measure(pair, grid, tokens, progress)
         meta = _meta(pair, grid)
-    return fit_profile(meta, prefill, decode, kv)
+    return fit_profile(meta, Points(prefill, decode, kv))
 
 
 async def _measure(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ampd.cost_model import DecodePoint, KvPoint, Meta, Points, PrefillPoint
 from ampd.cost_model.fitting import fit_profile, fit_t_dec, fit_t_kv, fit_t_pre
 from ampd.cost_model.nnls import nnls
 from ampd.cost_model.piecewise import PiecewiseCostModel
-from ampd.cost_model.profile import DecodePoint, KvPoint, Meta, PrefillPoint
 from ampd.errors import ProfileError
 
 HISTORY = (0, 512, 2048, 8192)
@@ -42,7 +42,7 @@ def prefill_points(noise: float = 0.0, theta: int = 1) -> list[PrefillPoint]:
 
 def model_of(points: list[PrefillPoint]):  # type: ignore[no-untyped-def]
     decode = [DecodePoint(b, 256 * b, 0.01 + 0.001 * b, 1) for b in (1, 2, 4, 8)]
-    return fit_profile(META, points, decode, []).cost_model()
+    return fit_profile(META, Points(points, decode, [])).cost_model()
 
 
 def test_an_exact_function_is_recovered_everywhere() -> None:
@@ -109,7 +109,7 @@ def test_decode_and_transfer_fits() -> None:
 def test_a_profile_has_a_fit_for_every_theta_and_direction() -> None:
     decode = [DecodePoint(b, b, 0.01 * b, theta) for b in (1, 2, 4) for theta in (1, 4)]
     kv = [KvPoint(n, d, 1e-6 * n, s, t) for n in (1, 2, 4) for d, s, t in (("history", 1, 4), ("increment", 4, 1))]  # type: ignore[arg-type]
-    profile = fit_profile(META, prefill_points() + prefill_points(theta=4), decode, kv)
+    profile = fit_profile(META, Points(prefill_points() + prefill_points(theta=4), decode, kv))
     model = profile.cost_model()
     assert model.t_pre(512, 512, 4) == pytest.approx(model.t_pre(512, 512, 1) / 4, rel=1e-3)
     assert sorted(model.transfer) == [(1, 4, "history"), (4, 1, "increment")]
@@ -121,7 +121,7 @@ def test_too_few_or_impossible_points_are_refused() -> None:
     with pytest.raises(ProfileError, match="T_dec: a measured time is not a positive number"):
         fit_t_dec([DecodePoint(b, b, 0.0) for b in (1, 2, 3)])
     with pytest.raises(ProfileError, match="T_dec: no point"):
-        fit_profile(META, prefill_points(), [], [])
+        fit_profile(META, Points(prefill_points(), [], []))
 
 
 def test_nnls_meets_its_optimality_conditions() -> None:

@@ -13,6 +13,7 @@ from ampd.cost_model import (
     DecodePoint,
     KvPoint,
     Meta,
+    Points,
     PrefillPoint,
     Profile,
     load_profile,
@@ -42,7 +43,7 @@ def profile() -> Profile:
     prefill = [PrefillPoint(h, i, 0.01 + 1e-4 * i + 1e-8 * i * h) for h in (0, 1024) for i in (16, 256, 1024)]
     decode = [DecodePoint(b, 512 * b, 0.01 + 0.001 * b) for b in (1, 4, 8)]
     kv = [KvPoint(n, d, 0.004 + 1e-6 * n) for n in (512, 1024, 4096) for d in ("history", "increment")]  # type: ignore[arg-type]
-    return fit_profile(meta, prefill, decode, kv)
+    return fit_profile(meta, Points(prefill, decode, kv))
 
 
 def test_a_saved_profile_is_the_same_and_readable(profile: Profile, tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_extrapolation_is_flagged(profile: Profile) -> None:
 
 def test_a_theta_without_fit_is_an_error(profile: Profile) -> None:
     model = profile.cost_model()
-    with pytest.raises(ProfileError, match=r"no T_pre for theta 8, only for \['1'\]"):
+    with pytest.raises(ProfileError, match=r"no T_pre for theta 8, only for \[1\]"):
         model.t_pre(0, 1, 8)
     with pytest.raises(ProfileError, match="no T_kv"):
         model.t_kv(1, 1, 2, "history")
@@ -123,7 +124,7 @@ def test_bad_files_are_refused_in_one_line(profile: Profile, tmp_path: Path) -> 
         "": "not valid JSON",
         "[1]": "not an ampd profile",
         '{"format": "else", "version": 1}': "not an ampd profile",
-        edited(version=2): "version 2 is newer than this ampd reads",
+        edited(version=3): "version 3 is newer than this ampd reads",
         edited(t_pre=[{**fit, "start_s": -1.0}]): r"start_s",
         edited(t_pre=[{**fit, "segments": []}]): "segments must not be empty",
         edited(
