@@ -1,35 +1,94 @@
-"""The fits of a profile and their errors, as a table."""
+"""The fits of a profile and their held-out errors, by function and region: as a table and as JSON rows."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from rich import box
 from rich.table import Table
 
 from ampd.cost_model import Profile
-from ampd.cost_model.functions import FitError, Segment, Span
+from ampd.cost_model.functions import FitError, RegionError, Span
+from ampd.profiler.curves import Curve, curves
+
+_TEXT = ("function", "range")  # the columns that are no numbers
 
 
-def fits_table(profile: Profile) -> Table:
-    """One row a function: measured range, number of points and segments, held-out error."""
-    table = Table(title=f"{profile.meta.model} on {profile.meta.device}", title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("function", "theta", "measured range", "points", "segments", "held-out median", "p95"):
-        table.add_column(name, justify="left" if name in ("function", "measured range") else "right")
-    for pre in profile.t_pre:
-        measured = f"l_hist {_span(pre.l_hist)}, l_incr {_span(pre.l_incr)}"
-        table.add_row(*_row("T_pre", str(pre.theta), measured, pre.error, pre.segments))
-    for dec in profile.t_dec:
-        measured = f"batch {_span(dec.batch)}, context {_span(dec.context)}"
-        table.add_row(*_row("T_dec", str(dec.theta), measured, dec.error, dec.segments))
-    for kv in profile.t_kv:
-        theta = f"{kv.theta_src}->{kv.theta_dst}"
-        table.add_row(*_row(f"T_kv {kv.direction}", theta, f"tokens {_span(kv.tokens)}", kv.error, kv.segments))
+def fits_table(profile: Profile, *, regions: bool = False) -> Table:
+    """One line a function: measured range, number of points and pieces, held-out error; with `regions`, one for each of them too.
+
+    A function whose points were not held out (a fit drawn through published points) has a dash for its errors.
+    """
+    meta = profile.meta
+    made = "" if meta.source == "measured" else f" ({meta.source}, not measured)"
+    table = make_fits_table(
+        f"{meta.model} on {meta.device}{made}", ("function", "theta", "range", "points", "pieces", "median", "p95")
+    )
+    table.caption = "median, p95: relative error at held-out points"
+    for curve in curves(profile):
+        errors = _errors(curve.error)
+        table.add_row(
+            curve.title, curve.theta, span_text(curve.spans), str(curve.error.points), str(len(curve.breaks) + 1), *errors
+        )
+        for region in curve.error.regions if regions else []:
+            table.add_row("", "", f"  {span_text(region.where)}", str(region.points), "", *_errors(region), style="dim")
     return table
 
 
-def _row(name: str, theta: str, measured: str, error: FitError, segments: list[Segment]) -> list[str]:
-    errors = [f"{100 * e:.1f} %" for e in (error.heldout_median, error.heldout_p95)]
-    return [name, theta, measured, str(error.points), str(len(segments)), *errors]
+def make_fits_table(title: str, columns: tuple[str, ...]) -> Table:
+    """An empty table of the `ampd profile` family: numbers to the right."""
+    table = Table(
+        title=title, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False
+    )
+    for name in columns:
+        table.add_column(name, justify="left" if name in _TEXT else "right", overflow="fold")
+    return table
 
 
-def _span(span: Span) -> str:
-    return f"{span[0]:,}..{span[1]:,}"
+def fit_rows(profile: Profile) -> list[dict[str, Any]]:
+    """A row for each function and theta, for JSON. Errors are shares (0.05: 5 %); None: nothing was held out."""
+    return [_row(curve, profile) for curve in curves(profile)]
+
+
+def _row(curve: Curve, profile: Profile) -> dict[str, Any]:
+    return {
+        **curve_names(curve),
+        "model": profile.meta.model,
+        "source": profile.meta.source,
+        **_error_row(curve.error),
+        "range": {name: list(span) for name, span in curve.spans.items()},
+        "along": curve.along,
+        "breaks": list(curve.breaks),
+        "regions": [{"where": {n: list(s) for n, s in r.where.items()}, **_error_row(r)} for r in curve.error.regions],
+    }
+
+
+def curve_names(curve: Curve) -> dict[str, Any]:
+    """What names a function in a JSON row. `theta` is a number, of T_kv between unlike thetas the text `1->2`."""
+    ends = curve.theta.split("->")
+    theta: int | str = int(ends[0]) if len(set(ends)) == 1 else curve.theta
+    return {"name": curve.name, "theta": theta, "direction": curve.direction, "transport": curve.transport}
+
+
+def _error_row(error: FitError | RegionError) -> dict[str, Any]:
+    known = heldout(error)
+    return {
+        "heldout_median_error": error.heldout_median if known else None,
+        "heldout_p95_error": error.heldout_p95 if known else None,
+        "points": error.points,
+    }
+
+
+def heldout(error: FitError | RegionError) -> bool:
+    """Whether the errors were measured: a fit that no point was held out from states 0 for both."""
+    return error.heldout_p95 > 0
+
+
+def _errors(error: FitError | RegionError) -> list[str]:
+    return [f"{100 * e:.1f} %" for e in (error.heldout_median, error.heldout_p95)] if heldout(error) else ["-", "-"]
+
+
+def span_text(spans: Mapping[str, Span]) -> str:
+    """`l_hist 0..4,096, l_incr 16..2,048`"""
+    return ", ".join(f"{name} {low:,}..{high:,}" for name, (low, high) in spans.items())
