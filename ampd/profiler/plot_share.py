@@ -29,7 +29,7 @@ def share_figure(share: KvShare, profile: Profile) -> Figure:
     log_axis(right, "x", 10)
     right.set_xlabel("T_kv / T_pre (%)")
     right.set_ylabel("rounds at or below (%)")
-    right.legend(loc="best")
+    right.legend(loc="lower right", bbox_to_anchor=(1.02, 0.98), ncols=3, handlelength=2.4, columnspacing=1.0)
     median, p95 = np.quantile(ratio, (0.5, 0.95))
     figure.suptitle(
         f"T_kv / T_pre, theta {share.theta}: {about(profile)}; {len(ratio):,} incremental rounds, "

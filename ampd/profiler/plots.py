@@ -44,13 +44,13 @@ def _fit_figure(curve: Curve, profile: Profile) -> Figure:
     figure = Figure(figsize=(6.4, 6.0), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     groups, rest = group_points(curve, len(STYLES))
-    _fit_panel(upper, curve, groups)
-    _residual_panel(lower, curve, groups, rest)
+    _fit_panel(upper, curve, groups, profile.meta.source)
+    _residual_panel(lower, curve, groups, rest, profile.meta.source)
     figure.suptitle(f"{curve.title}, theta {curve.theta}: {about(profile)}", fontsize=9, x=0.01, ha="left", wrap=True)
     return figure
 
 
-def _fit_panel(axes: Axes, curve: Curve, groups: Sequence[Group]) -> None:
+def _fit_panel(axes: Axes, curve: Curve, groups: Sequence[Group], source: str) -> None:
     for group, style in zip(groups, STYLES, strict=False):
         args, xs = group.line(curve)
         measured = curve.seconds[group.rows] * 1e3
@@ -61,10 +61,10 @@ def _fit_panel(axes: Axes, curve: Curve, groups: Sequence[Group]) -> None:
     log_axis(axes, "y", 10)
     _mark_breaks(axes, curve)
     axes.set_ylabel("time (ms)")
-    axes.legend(title="marks: measured, lines: fitted", title_fontsize=8, alignment="left", loc="best", handlelength=3.5)
+    axes.legend(title=f"marks: {source}, lines: fitted", title_fontsize=8, alignment="left", loc="best", handlelength=3.5)
 
 
-def _residual_panel(axes: Axes, curve: Curve, groups: Sequence[Group], rest: NDArray[np.intp]) -> None:
+def _residual_panel(axes: Axes, curve: Curve, groups: Sequence[Group], rest: NDArray[np.intp], source: str) -> None:
     residuals = 100 * curve.residuals()
     x = curve.args[:, list(curve.spans).index(curve.along)]
     if len(rest):
@@ -77,11 +77,11 @@ def _residual_panel(axes: Axes, curve: Curve, groups: Sequence[Group], rest: NDA
         axes.axhline(p95, color="black", linewidth=0.8, linestyle=(0, (4, 3)), label=f"held-out p95: ±{p95:.1f} %")
         axes.axhline(-p95, color="black", linewidth=0.8, linestyle=(0, (4, 3)))
     _mark_breaks(axes, curve, named=False)
-    axes.set_ylabel("fitted / measured - 1 (%)")
+    axes.set_ylabel(f"fitted / {source} - 1 (%)")
     axes.set_xlabel(_LABELS[curve.along])
     axes.margins(y=0.15)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper right", ncols=2)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 0.98), ncols=2)
 
 
 def _mark_breaks(axes: Axes, curve: Curve, *, named: bool = True) -> None:
@@ -89,7 +89,7 @@ def _mark_breaks(axes: Axes, curve: Curve, *, named: bool = True) -> None:
         axes.axvline(at, color="0.4", linewidth=0.8, linestyle=":")
         if named:
             axes.annotate(f"break {at:,}", (at, 0), xycoords=("data", "axes fraction"), xytext=(2, 3), textcoords="offset points",
-                          rotation=90, fontsize=7, color="0.3")  # fmt: skip
+                          rotation=90, fontsize=7, color="0.3", bbox={"fc": "white", "ec": "none", "pad": 0.5})  # fmt: skip
 
 
 def _slug(title: str, theta: str) -> str:

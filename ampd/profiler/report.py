@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -15,9 +15,10 @@ from ampd.profiler.curves import Curve, curves
 _TEXT = ("function", "range")  # the columns that are no numbers
 
 
-def fits_table(profile: Profile, *, regions: bool = False) -> Table:
-    """One line a function: measured range, number of points and pieces, held-out error; with `regions`, one for each of them too.
+def fits_table(profile: Profile, *, regions: int | None = 0) -> Table:
+    """One line a function: measured range, number of points and pieces, held-out error; then its worst `regions`.
 
+    `regions` None: all of them.
     A function whose points were not held out (a fit drawn through published points) has a dash for its errors.
     """
     meta = profile.meta
@@ -25,15 +26,21 @@ def fits_table(profile: Profile, *, regions: bool = False) -> Table:
     table = make_fits_table(
         f"{meta.model} on {meta.device}{made}", ("function", "theta", "range", "points", "pieces", "median", "p95")
     )
-    table.caption = "median, p95: relative error at held-out points"
+    table.caption = "median, p95: relative error at held-out points" + (
+        f"; indented: the {regions} worst regions" if regions else ""
+    )
     for curve in curves(profile):
         errors = _errors(curve.error)
         table.add_row(
             curve.title, curve.theta, span_text(curve.spans), str(curve.error.points), str(len(curve.breaks) + 1), *errors
         )
-        for region in curve.error.regions if regions else []:
+        for region in _worst(curve.error.regions, regions):
             table.add_row("", "", f"  {span_text(region.where)}", str(region.points), "", *_errors(region), style="dim")
     return table
+
+
+def _worst(regions: Sequence[RegionError], count: int | None) -> Sequence[RegionError]:
+    return regions if count is None else sorted(regions, key=lambda r: -r.heldout_p95)[:count]
 
 
 def make_fits_table(title: str, columns: tuple[str, ...]) -> Table:

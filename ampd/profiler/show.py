@@ -17,6 +17,7 @@ from ampd.profiler.trace_share import KvShare, kv_shares, load_trace
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 JSON = click.option("--json", "json_file", metavar="FILE", help="Write the rows as JSON; '-' is standard output.")
+_WORST = 3  # regions of a function that are shown
 
 
 @click.command()
@@ -25,13 +26,14 @@ JSON = click.option("--json", "json_file", metavar="FILE", help="Write the rows 
               ' {"session", "rounds": [{"prompt", "history", "output"}]}.')  # fmt: skip
 @click.option("--plots", "plots_dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Draw points against pieces, residuals and, with --trace, T_kv / T_pre, as PNG and SVG.")  # fmt: skip
+@click.option("--regions", is_flag=True, help="List every region of every function, not only the worst.")
 @JSON
-def show(profile_file: Path, trace_file: Path | None, plots_dir: Path | None, json_file: str | None) -> None:
+def show(profile_file: Path, trace_file: Path | None, plots_dir: Path | None, regions: bool, json_file: str | None) -> None:
     """Fit errors of a PROFILE by function and region."""
     console = make_console(stderr=json_file == "-")
     profile = load_profile(profile_file)
     shares = kv_shares(profile, load_trace(trace_file)) if trace_file is not None else []
-    _print(console, profile, shares)
+    _print(console, profile, shares, None if regions else _WORST)
     document: dict[str, Any] = {"rows": fit_rows(profile)}
     if trace_file is not None:
         document["trace"] = [share.as_json() for share in shares]
@@ -42,9 +44,9 @@ def show(profile_file: Path, trace_file: Path | None, plots_dir: Path | None, js
     write_json(document, json_file)
 
 
-def _print(console: Console, profile: Profile, shares: list[KvShare]) -> None:
+def _print(console: Console, profile: Profile, shares: list[KvShare], regions: int | None) -> None:
     meta = profile.meta
-    console.print(fits_table(profile, regions=True))
+    console.print(fits_table(profile, regions=regions))
     if any(not row["regions"] and row["heldout_median_error"] is None for row in fit_rows(profile)):
         console.print("-: nothing was held out, so the error is not known", highlight=False)
     about = (f"{meta.engine} {meta.engine_version}", f"block size {meta.block_size}", meta.transport, meta.mode, meta.created)
