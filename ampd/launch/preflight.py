@@ -65,10 +65,19 @@ def check_cores(graph: Graph) -> None:
     have = os.sched_getaffinity(0)
     for position, group in enumerate(graph.workers):
         for text in group.cores:
-            missing = sorted(set(_cores(text, f"workers.{position}.cores")) - have)
+            missing = sorted(set(core_numbers(text, f"workers.{position}.cores")) - have)
             if missing:
                 usable = ", ".join(map(str, sorted(have)))
                 raise ConfigError(f"workers.{position}.cores = {text!r}: core {missing[0]} is not usable here; usable are {usable}")
+
+
+def core_numbers(text: str, key: str) -> Iterator[int]:
+    """The cores in vLLM's notation: `0-3`, `0,2`, and `|` between the ranks of a tensor-parallel worker. `key` is for the error."""
+    for part in text.replace("|", ",").split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise ConfigError(f"{key} = {text!r}: expected cores such as '0', '0-3' or '0,2', and '|' between ranks")
+        yield from range(int(first), int(last or first) + 1)
 
 
 def find_redis_server() -> Path:
@@ -137,12 +146,3 @@ def _bind(host: str, port: int, key: str = "frontend.port") -> socket.socket:
             raise SetupError(f"{key}: {host}:{port} is {why}; choose another, or 0 for a free one") from None
         raise SetupError(f"frontend.host: {host!r} is no address of this machine; use 127.0.0.1, or 0.0.0.0 for all") from None
     return bound
-
-
-def _cores(text: str, key: str) -> Iterator[int]:
-    """The cores in vLLM's notation: `0-3`, `0,2`, and `|` between the ranks of a tensor-parallel worker."""
-    for part in text.replace("|", ",").split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
-            raise ConfigError(f"{key} = {text!r}: expected cores such as '0', '0-3' or '0,2', and '|' between ranks")
-        yield from range(int(first), int(last or first) + 1)

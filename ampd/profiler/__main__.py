@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ampd.errors import AmpdError
+from ampd.errors import AmpdError, ConfigError
 from ampd.profiler.cli import profile
 
 if __name__ == "__main__":
@@ -14,4 +14,4 @@ if __name__ == "__main__":
         profile.main(prog_name="python -m ampd.profiler")
     except AmpdError as e:
         click.echo(f"ampd: {e}", err=True)
-        sys.exit(2)
+        sys.exit(2 if isinstance(e, ConfigError) else 1)

@@ -1,46 +1,119 @@
-"""Which points to measure: dense where the curves bend (short increments, small batches), bounded by what the engine can hold."""
+"""Which points to measure: dense where the curves bend (short increments, small batches), bounded by what the engines can hold."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ampd.workers.engines.base import EngineInfo
+from ampd.errors import SetupError
+from ampd.profiler.spots import DECODE_STEPS, Kind, Spot
 
-_QUICK_HISTORY = (0, 512, 2048, 4096)
-_QUICK_INCREMENT = (16, 64, 256, 512, 1024, 2048)
-_QUICK_LONGEST = 5120  # the longest prompts take seconds each
-_FULL_HISTORY = (0, 256, 1024, 2048, 4096, 6144)
-_FULL_INCREMENT = (1, 16, 64, 128, 256, 512, 768, 1024, 2048, 3072)
-_QUICK_DECODE = ((1, 64), (1, 1024), (1, 4096), (2, 512), (4, 128), (4, 1024), (8, 128), (8, 512))
-_FULL_DECODE = (*_QUICK_DECODE, (1, 256), (1, 2048), (2, 64), (2, 2048), (4, 512), (8, 1024), (12, 256), (16, 64), (16, 512))
-_QUICK_TRANSFER = (32, 128, 512, 1024, 2048, 4096)
-_FULL_TRANSFER = (32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)
+_LEAST = 3  # points that a function needs
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an engine pair can hold, in tokens. `kv_total` None: not known before the engines have started."""
+
+    block_size: int
+    max_model_len: int
+    prefill_chunk: int  # of the decode engine: the largest chunk in one of its steps
+    kv_prefill: int | None
+    kv_decode: int | None
+
+    @property
+    def longest(self) -> int:
+        """The longest prompt: room for the tokens that are read or computed beside it stays in both pools."""
+        pools = [pool // 2 for pool in (self.kv_prefill, self.kv_decode) if pool is not None]
+        return min([self.max_model_len, *pools]) - 2 * self.block_size
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Points in tokens: `prefill` (l_hist, l_incr), `decode` (batch, context of each sequence), `transfer` sizes. Each is
-    measured `repeats` times; decode points, which contain many steps each, `decode_repeats` times.
-    """
+    """Values before any bound."""
 
-    prefill: tuple[tuple[int, int], ...]
-    decode: tuple[tuple[int, int], ...]
+    history: tuple[int, ...]
+    increment: tuple[int, ...]
+    longest: int  # prefills beyond this take long on a slow machine
+    decode: tuple[tuple[int, tuple[int, ...]], ...]  # batch, contexts of each sequence
+    mixed: tuple[tuple[int, tuple[int, ...]], ...]
+    chunks: tuple[int, ...]
     transfer: tuple[int, ...]
-    repeats: int
-    decode_repeats: int
 
 
-def make_grid(info: EngineInfo, quick: bool) -> Grid:
-    """The points that fit an engine's context length and KV pool."""
-    history, increment = (_QUICK_HISTORY, _QUICK_INCREMENT) if quick else (_FULL_HISTORY, _FULL_INCREMENT)
-    longest = min(info.max_model_len, info.kv_total // 2) - 2 * info.block_size
-    decode = _QUICK_DECODE if quick else _FULL_DECODE
-    transfer = _QUICK_TRANSFER if quick else _FULL_TRANSFER
-    blocks = [h // info.block_size * info.block_size for h in history]
-    return Grid(
-        prefill=tuple((h, i) for h in blocks for i in increment if h + i <= min(longest, _QUICK_LONGEST if quick else longest)),
-        decode=tuple((b, c) for b, c in decode if c <= longest and b * c <= info.kv_total // 2),
-        transfer=tuple(dict.fromkeys(-(-n // info.block_size) * info.block_size for n in transfer if n <= longest)),
-        repeats=3 if quick else 5,
-        decode_repeats=2 if quick else 3,
-    )
+QUICK = Grid(
+    history=(0, 512, 2048, 4096),
+    increment=(1, 16, 64, 256, 512, 1024, 2048),
+    longest=4608,
+    decode=((1, (64, 1024, 4096)), (2, (512,)), (4, (128, 1024)), (8, (128, 512)), (16, (64, 256))),
+    mixed=((1, (1024,)), (4, (128,)), (8, (512,))),
+    chunks=(16, 64, 256, 512),
+    transfer=(64, 256, 512, 1024, 2048, 4096),
+)
+FULL = Grid(
+    history=(0, 256, 1024, 2048, 4096, 6144, 8192),
+    increment=(1, 8, 16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096),
+    longest=1 << 30,
+    decode=(
+        (1, (64, 256, 1024, 2048, 4096)),
+        (2, (64, 256, 1024, 2048, 4096)),
+        (4, (64, 256, 1024, 2048, 4096)),
+        (8, (64, 256, 1024, 2048, 4096)),
+        (12, (64, 256, 1024, 2048)),
+        (16, (64, 256, 1024, 2048, 4096)),
+    ),
+    mixed=((1, (256, 2048)), (2, (1024,)), (4, (256, 1024)), (8, (256, 1024)), (16, (128, 1024))),
+    chunks=(16, 32, 64, 128, 256, 384, 512),
+    transfer=(64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192),
+)
+
+
+def choose_spots(limits: Limits, quick: bool) -> list[Spot]:
+    """The points that fit. Raises SetupError when the engines hold too little for a function's fit."""
+    grid, longest = (QUICK if quick else FULL), limits.longest
+    block = limits.block_size
+    history = _unique(h // block * block for h in grid.history)
+    most = min(longest, grid.longest)
+    spots = [Spot("prefill", (h, i)) for h in history for i in grid.increment if h + i <= most and not _far(h, i, grid)]
+    spots += [Spot("decode", (b, c)) for b, contexts in grid.decode for c in contexts if _fits(limits, b, c)]
+    chunks = _unique(min(chunk, limits.prefill_chunk) for chunk in grid.chunks)
+    spots += [
+        Spot("mixed", (b, c, chunk)) for b, contexts in grid.mixed for c in contexts for chunk in chunks if _fits(limits, b, c)
+    ]
+    sizes = _unique(min(-(-n // block), longest // block) * block for n in grid.transfer)
+    spots += [Spot(direction, (n,)) for direction in ("history", "increment") for n in sizes]
+    _enough(spots, limits)
+    return spots
+
+
+def _far(hist: int, incr: int, grid: Grid) -> bool:
+    """Long increments after every other history only: there the curve is smooth, and a point takes seconds."""
+    return incr >= 1536 and grid.history.index(_at_most(grid.history, hist)) % 2 == 1
+
+
+def _at_most(values: Sequence[int], wanted: int) -> int:
+    """The nearest value: `wanted` is one of them in whole blocks."""
+    return min(values, key=lambda value: abs(value - wanted))
+
+
+def _fits(limits: Limits, batch: int, context: int) -> bool:
+    """Half of the pool stays for what the batch's sequences add, and for reads."""
+    if context + 4 * DECODE_STEPS > limits.longest:
+        return False
+    return limits.kv_decode is None or batch * (context + limits.block_size) <= limits.kv_decode // 2
+
+
+def _unique(values: Iterable[int]) -> list[int]:
+    return [value for value in dict.fromkeys(values) if value >= 0]
+
+
+def _enough(spots: Iterable[Spot], limits: Limits) -> None:
+    counts: dict[Kind, int] = dict.fromkeys(("prefill", "decode", "mixed", "history", "increment"), 0)
+    for spot in spots:
+        counts[spot.kind] += 1
+    for kind, count in counts.items():
+        if count < _LEAST:
+            raise SetupError(
+                f"model.max_model_len = {limits.max_model_len} and a KV pool of {limits.kv_decode} tokens leave room for {count} "
+                f"{kind} points, at least {_LEAST} are needed; raise them"
+            )

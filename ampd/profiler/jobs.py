@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ampd.errors import SetupError
+from ampd.errors import SetupError, WorkerError
 from ampd.workers.engines.base import Engine, EngineJob, EngineOutput, KvFacts
 
 
@@ -32,12 +34,16 @@ class RandomTokens:
 
 @dataclass(slots=True)
 class Ran:
-    """One finished job: when it was submitted and when tokens came (perf_counter seconds, tokens), and its last output."""
+    """One job, finished or not: when it was submitted and when tokens came (perf_counter seconds, tokens), and its last output.
 
-    submitted: float
+    `heard` is set with every piece.
+    """
+
+    submitted: float = 0.0
     stamps: list[tuple[float, int]] = field(default_factory=list)
     last: EngineOutput | None = None
     kv: KvFacts | None = None
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def cached_tokens(self) -> int:
@@ -46,42 +52,89 @@ class Ran:
         return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
 
     @property
+    def first_at(self) -> float:
+        """When the first token came."""
+        return self.stamps[0][0]
+
+    @property
     def first_s(self) -> float:
         """Seconds from submission to the first token."""
-        return self.stamps[0][0] - self.submitted
+        return self.first_at - self.submitted
 
 
-async def run_job(engine: Engine, job: EngineJob) -> Ran:
-    """Run a job to its end."""
-    ran = Ran(time.perf_counter())
+async def run_job(engine: Engine, job: EngineJob, ran: Ran | None = None) -> Ran:
+    """Run a job to its end. Raises WorkerError when it gives no token."""
+    ran = ran if ran is not None else Ran()
+    ran.submitted = time.perf_counter()
     async for output in engine.generate(job):
         if output.tokens:
             ran.stamps.append((time.perf_counter(), output.tokens))
         ran.kv = output.kv or ran.kv
         ran.last = output
+        ran.heard.set()
+    if not ran.stamps:
+        raise WorkerError(f"a {job.kind} job of {len(job.token_ids)} tokens ended without a token")
     return ran
 
 
-def prefill_job(tokens: list[int], *, source: dict[str, Any] | None = None, source_tokens: int = 0, pin: bool = False) -> EngineJob:
+class Batch:
+    """Decode jobs that run together, until the block ends."""
+
+    def __init__(self, engine: Engine, jobs: Sequence[EngineJob]) -> None:
+        self._engine, self._jobs = engine, jobs
+        self._heard = asyncio.Event()
+        self.runs = [Ran(heard=self._heard) for _ in jobs]
+        self._tasks: list[asyncio.Task[Ran]] = []
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of them still run."""
+        return not any(task.done() for task in self._tasks)
+
+    async def advance(self, pieces: int) -> None:
+        """Wait until each has given so many further pieces, or one has ended. Raises what a failed one raised."""
+        wanted = [len(run.stamps) + pieces for run in self.runs]
+        while self.whole and any(len(run.stamps) < count for run, count in zip(self.runs, wanted, strict=True)):
+            self._heard.clear()
+            await self._heard.wait()
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def __aenter__(self) -> Batch:
+        self._tasks = [asyncio.create_task(run_job(self._engine, job, run)) for job, run in zip(self._jobs, self.runs, strict=True)]
+        for task in self._tasks:
+            task.add_done_callback(lambda _: self._heard.set())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for job in self._jobs:
+            await self._engine.finish(job.id)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def prefill_job(
+    tokens: list[int], *, source: dict[str, Any] | None = None, source_tokens: int = 0, pin: bool = False, salt: str | None = None
+) -> EngineJob:
     """Compute a prompt."""
-    return EngineJob(
-        id=f"profile-{uuid.uuid4().hex}", kind="prefill", token_ids=tokens, request=_request(tokens, 1),
-        source=source, source_tokens=source_tokens, pin=pin,
-    )  # fmt: skip
+    return _job("prefill", tokens, 1, source=source, source_tokens=source_tokens, pin=pin, cache_salt=salt)
 
 
 def decode_job(
-    tokens: list[int], max_tokens: int, *, source: dict[str, Any] | None = None, source_tokens: int = 0, pin: bool = False
+    tokens: list[int],
+    max_tokens: int,
+    *,
+    source: dict[str, Any] | None = None,
+    source_tokens: int = 0,
+    pin: bool = False,
+    salt: str | None = None,
 ) -> EngineJob:
     """Compute a prompt and exactly `max_tokens` tokens of answer."""
-    return EngineJob(
-        id=f"profile-{uuid.uuid4().hex}", kind="decode", token_ids=tokens, request=_request(tokens, max_tokens),
-        source=source, source_tokens=source_tokens, pin=pin,
-    )  # fmt: skip
+    return _job("decode", tokens, max_tokens, source=source, source_tokens=source_tokens, pin=pin, cache_salt=salt)
 
 
-def _request(tokens: list[int], max_tokens: int) -> dict[str, Any]:
-    return {
+def _job(kind: Literal["prefill", "decode"], tokens: list[int], max_tokens: int, **more: Any) -> EngineJob:
+    request = {
         "token_ids": tokens,
         "sampling_options": {"temperature": 0.0},
         "stop_conditions": {"max_tokens": max_tokens, "min_tokens": max_tokens, "ignore_eos": True},
@@ -89,3 +142,4 @@ def _request(tokens: list[int], max_tokens: int) -> dict[str, Any]:
         "eos_token_ids": [],
         "annotations": [],
     }
+    return EngineJob(id=f"profile-{uuid.uuid4().hex}", kind=kind, token_ids=tokens, request=request, **more)

@@ -1,66 +1,125 @@
-"""The three measurements: prefill over (history, increment), decode over (batch, context), KV reads in both directions.
+"""One sample of one point on a live engine pair.
 
-Repeats are the outer loop and the order of points is shuffled in each, so that a slow minute of the machine spreads over all
-points instead of bending the curve at one.
+Cache effects are kept out, not averaged: a prefill's increment is fresh tokens each time and its history must come from the prefix
+cache to the token; a KV read goes to a cache salt that was never used, so that its reader holds nothing of it; a decode batch's
+prompts are in the cache, so that all sequences start together. A sample of which the engine says otherwise is spoilt.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import random
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Sequence
 from statistics import median
-from typing import TypeVar
 
 from ampd.errors import SetupError
-from ampd.policy.types import Direction
-from ampd.profiler.grid import Grid
-from ampd.profiler.jobs import Ran, RandomTokens, decode_job, prefill_job, run_job
-from ampd.workers.engines.base import Engine
+from ampd.profiler.bases import Bases
+from ampd.profiler.jobs import Batch, Ran, RandomTokens, decode_job, prefill_job, run_job
+from ampd.profiler.noise import Watch
+from ampd.profiler.pair import EnginePair
+from ampd.profiler.sampling import CHECK_PLAN, Measure, Plan, Progress, sample
+from ampd.profiler.spots import DECODE_STEPS, MIXED_LEAD, MIXED_PROMPTS, Spot
 
-Done = Callable[[], None]
-Point = TypeVar("Point")
-
-_FORGET_TRIES = 100
-_DECODE_STEPS = 16  # tokens of each sequence in a decode measurement
+# Beyond what is measured: sequences start within a few steps of each other.
+_MARGIN_STEPS = 4
+_MIXED_TOKENS = 64  # a mixed measurement's batch is ended once its prompts are done, long before this
 
 
-async def measure_prefill(engine: Engine, grid: Grid, tokens: RandomTokens, done: Done) -> dict[tuple[int, int], list[float]]:
-    """T_pre: seconds from submission to the first token, by (l_hist, l_incr). The history comes from the engine's prefix cache."""
-    base = tokens.take(max(h for h, _ in grid.prefill))
-    samples: dict[tuple[int, int], list[float]] = defaultdict(list)
-    await run_job(engine, prefill_job(base + tokens.take(1)))
-    for l_hist, l_incr in _shuffled(grid.prefill, grid.repeats):
-        ran = await run_job(engine, prefill_job(base[:l_hist] + tokens.take(l_incr)))
+class Bench:
+    """Measures the points of `spots` on a pair. `prepare` comes first."""
+
+    def __init__(self, pair: EnginePair, spots: Sequence[Spot], seed: int = 0) -> None:
+        self._pair = pair
+        self._tokens = RandomTokens(pair.model, seed)
+        self._spots = spots
+        self._bases = Bases(spots, self._tokens)
+
+    async def prepare(self) -> None:
+        """Fill the caches with the bases and run everything once: first uses allocate memory, and first reads shake hands."""
+        await self._fill_prefill()
+        for base in self._bases.decode:
+            await run_job(self._pair.decode, prefill_job(base))
+        for kind in ("history", "increment", "decode", "mixed", "prefill"):
+            cheapest = min((s for s in self._spots if s.kind == kind), key=lambda s: s.args, default=None)
+            if cheapest is not None:
+                await self.measure(cheapest)
+
+    async def measure(self, spot: Spot) -> float | None:
+        """Seconds of the cost function at a point; None when the sample was spoilt. Raises SetupError when no KV can be read."""
+        match spot.kind:
+            case "prefill":
+                return await self._prefill(*spot.args)
+            case "decode":
+                return await self._decode(*spot.args)
+            case "mixed":
+                return await self._mixed(*spot.args)
+            case "history":
+                return await self._history(*spot.args)
+            case "increment":
+                return await self._increment(*spot.args)
+
+    async def _prefill(self, l_hist: int, l_incr: int) -> float | None:
+        """From submission to the first token."""
+        ran = await run_job(self._pair.prefill, prefill_job(self._bases.prefill[:l_hist] + self._tokens.take(l_incr)))
         if ran.cached_tokens == l_hist:
-            samples[l_hist, l_incr].append(ran.first_s)
-        else:  # the base was evicted meanwhile: compute it again and leave this sample out
-            await run_job(engine, prefill_job(base + tokens.take(1)))
-        done()
-    return samples
+            return ran.first_s
+        await self._fill_prefill()  # the base was evicted meanwhile
+        return None
 
+    async def _fill_prefill(self) -> None:
+        await run_job(self._pair.prefill, prefill_job(self._bases.prefill + self._tokens.take(1)))
 
-async def measure_decode(engine: Engine, grid: Grid, tokens: RandomTokens, done: Done) -> dict[tuple[int, int], list[float]]:
-    """T_dec: seconds of one step, by (batch, context in all). Every sequence has KV of its own, as real sessions have."""
-    samples: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for batch, context in _shuffled(grid.decode, grid.decode_repeats):
-        prompts = [tokens.take(context) for _ in range(batch)]
-        # Prefill them first, so that the measured jobs start together from the prefix cache.
-        for prompt in prompts:
-            await run_job(engine, prefill_job(prompt))
-        steps = _DECODE_STEPS + batch
-        ran = await asyncio.gather(*(run_job(engine, decode_job(p, steps)) for p in prompts))
-        if step := _step(ran):
-            samples[batch, batch * (context + steps // 2)].append(step)
-        done()
-    return samples
+    async def _decode(self, batch: int, context: int) -> float | None:
+        """A step without any prefill in it."""
+        prompts = self._prompts(batch, context)
+        jobs = [decode_job(prompt, DECODE_STEPS + _MARGIN_STEPS + batch // 4) for prompt in prompts]
+        ran = await asyncio.gather(*(run_job(self._pair.decode, job) for job in jobs))
+        return _step(ran) if self._all_cached(ran, context) else None
+
+    async def _mixed(self, batch: int, context: int, chunk: int) -> float | None:
+        """A step of the batch that also computes a fresh prompt of `chunk` tokens, whole."""
+        engine = self._pair.decode
+        prompts = self._prompts(batch, context)
+        firsts = []
+        async with Batch(engine, [decode_job(prompt, _MIXED_TOKENS) for prompt in prompts]) as running:
+            for _ in range(MIXED_PROMPTS):
+                await running.advance(MIXED_LEAD)
+                ran = await run_job(engine, prefill_job(self._tokens.take(chunk)))
+                firsts.append(ran.first_at)
+            await running.advance(1)
+            whole = running.whole
+        gaps = [gap for at in firsts if (gap := _gap_ending(running.runs, at)) is not None]
+        return median(gaps) if whole and len(gaps) == len(firsts) and self._all_cached(running.runs, context) else None
+
+    async def _history(self, tokens: int) -> float | None:
+        """P reads from D."""
+        prompt = self._bases.decode[0][:tokens]
+        params, pinned = _pin(await run_job(self._pair.decode, decode_job(prompt, 2, pin=True)))
+        job = prefill_job(prompt + self._tokens.take(1), source=params, source_tokens=min(pinned, tokens), salt=_salt())
+        return _read(await run_job(self._pair.prefill, job), tokens)
+
+    async def _increment(self, tokens: int) -> float | None:
+        """D reads from P."""
+        prompt = self._bases.prefill[: tokens - 1] + self._tokens.take(1)
+        params, pinned = _pin(await run_job(self._pair.prefill, prefill_job(prompt, pin=True)))
+        job = decode_job(prompt, 2, source=params, source_tokens=pinned, salt=_salt())
+        return _read(await run_job(self._pair.decode, job), tokens)
+
+    def _prompts(self, batch: int, context: int) -> list[list[int]]:
+        """Whole blocks and one token, which is all that is left to compute."""
+        block = self._pair.decode.info.block_size
+        whole = max(block, context // block * block)
+        return [base[:whole] + self._tokens.take(1) for base in self._bases.decode[:batch]]
+
+    def _all_cached(self, ran: Sequence[Ran], context: int) -> bool:
+        block = self._pair.decode.info.block_size
+        return all(r.cached_tokens >= max(block, context // block * block) for r in ran)
 
 
 def _step(ran: Sequence[Ran]) -> float | None:
     """Median time between tokens while all sequences were decoding; None when they never were together."""
-    begin = max(r.stamps[0][0] for r in ran)
+    begin = max(r.first_at for r in ran)
     end = min(r.stamps[-1][0] for r in ran)
     gaps: list[float] = []
     for r in ran:
@@ -69,46 +128,23 @@ def _step(ran: Sequence[Ran]) -> float | None:
     return median(gaps) if gaps else None
 
 
-async def measure_transfer(
-    prefill: Engine, decode: Engine, grid: Grid, tokens: RandomTokens, done: Done
-) -> dict[tuple[Direction, int], list[float]]:
-    """T_kv: seconds of one read through the real transport, by (direction, tokens read).
-
-    One prompt serves both: D computes and pins it, P reads it (history) and pins the same KV, D forgets and reads it back
-    (increment).
-    """
-    samples: dict[tuple[Direction, int], list[float]] = defaultdict(list)
-    await _read_both_ways(prefill, decode, tokens.take(grid.transfer[0]), tokens)  # the first read of a peer pays a handshake
-    for size in _shuffled(grid.transfer, grid.repeats):
-        for direction, count, seconds in await _read_both_ways(prefill, decode, tokens.take(size), tokens):
-            samples[direction, count].append(seconds)
-        done()
-    return samples
+def _gap_ending(runs: Sequence[Ran], at: float) -> float | None:
+    """Median over the sequences of the time between the two tokens of which the second left nearest to `at`."""
+    gaps = []
+    for run in runs:
+        (a, _), (b, n) = min(itertools.pairwise(run.stamps), key=lambda pair: abs(pair[1][0] - at))
+        if n != 1:
+            return None  # the reader was late: two steps came at once
+        gaps.append(b - a)
+    return median(gaps)
 
 
-async def _read_both_ways(
-    prefill: Engine, decode: Engine, prompt: list[int], tokens: RandomTokens
-) -> list[tuple[Direction, int, float]]:
-    held = await run_job(decode, decode_job(prompt, 2, pin=True))
-    params, pinned = _pin(held)
-    usable = min(pinned, len(prompt))
-    longer = prompt + tokens.take(1)
-    history = await run_job(prefill, prefill_job(longer, source=params, source_tokens=usable, pin=True))
-    params, pinned = _pin(history)
-    await _forget(decode)
-    increment = await run_job(decode, decode_job(longer, 2, source=params, source_tokens=pinned))
-    reads: tuple[tuple[Direction, Ran], ...] = (("history", history), ("increment", increment))
-    facts = [(direction, ran.kv) for direction, ran in reads if ran.kv is not None]
-    return [(direction, kv.read_tokens, kv.read_s) for direction, kv in facts if kv.read_tokens and not kv.read_failed]
-
-
-async def _forget(engine: Engine) -> None:
-    """Empty the prefix cache. The engine does that only once nothing is pinned, which it learns a little after the read's end."""
-    for _ in range(_FORGET_TRIES):
-        if not engine.load().kv_used:
-            break
-        await asyncio.sleep(0.05)
-    await engine.reset_prefix_cache()
+def _read(ran: Ran, tokens: int) -> float | None:
+    """Seconds of a read of at least `tokens` tokens, all but one block of them at most."""
+    kv = ran.kv
+    if kv is None or kv.read_failed or not kv.read_tokens:
+        return None
+    return kv.read_s * tokens / kv.read_tokens if abs(kv.read_tokens - tokens) <= 1 else None
 
 
 def _pin(ran: Ran) -> tuple[dict[str, object], int]:
@@ -117,6 +153,33 @@ def _pin(ran: Ran) -> tuple[dict[str, object], int]:
     return ran.last.params, ran.last.pinned_tokens
 
 
-def _shuffled(points: Sequence[Point], repeats: int) -> Iterator[Point]:
-    for repeat in range(repeats):
-        yield from random.Random(repeat).sample(points, len(points))
+def _salt() -> str:
+    return uuid.uuid4().hex
+
+
+def watched(bench: Bench, watch: Watch) -> Measure:
+    """`bench.measure`, with the reference timed in between; a sample that lost the CPU to others is spoilt."""
+
+    async def measure(spot: Spot) -> float | None:
+        await watch.reference()
+        with watch.sample() as spoilt:
+            seconds = await bench.measure(spot)
+        return None if spoilt[0] else seconds
+
+    return measure
+
+
+async def measure_points(
+    pair: EnginePair,
+    spots: Sequence[Spot],
+    *,
+    plan: Plan = CHECK_PLAN,
+    seed: int = 1,
+    watch: Watch | None = None,
+    progress: Progress = lambda done, total, what: None,
+) -> dict[Spot, list[float]]:
+    """Samples of some points on a started pair, in seconds; a point that could not be measured is missing."""
+    bench = Bench(pair, spots, seed)
+    await bench.prepare()
+    taken = await sample(watched(bench, watch) if watch else bench.measure, spots, plan, progress=progress, seed=seed)
+    return {spot: samples for spot, samples in taken.items() if samples}

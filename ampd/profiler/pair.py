@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ampd.config import Graph, Worker
-from ampd.errors import SetupError
+from ampd.errors import ConfigError
 from ampd.launch.models import resolve_model
 from ampd.launch.preflight import check_cores, free_ports
 from ampd.workers.engines.base import Engine
@@ -31,11 +31,11 @@ async def engine_pair(graph: Graph) -> AsyncIterator[EnginePair]:
     from ampd.workers.engines.vllm import VllmEngine
 
     check_cores(graph)
+    workers = _quiet(first_worker(graph, "prefill")), _quiet(first_worker(graph, "decode"))
     model = await asyncio.to_thread(resolve_model, graph)
-    graph = graph.model_copy(update={"model": graph.model.model_copy(update={"path": str(model)})})
+    graph = _as_measured(graph, model)
     ports = free_ports(graph.transport.host, 2)
-    prefill = VllmEngine(graph, _first(graph, "prefill"), 0, ports[0])
-    decode = VllmEngine(graph, _first(graph, "decode"), 0, ports[1])
+    prefill, decode = (VllmEngine(graph, worker, 0, port) for worker, port in zip(workers, ports, strict=True))
     try:
         await prefill.start()
         await decode.start()
@@ -44,8 +44,29 @@ async def engine_pair(graph: Graph) -> AsyncIterator[EnginePair]:
         await asyncio.gather(prefill.stop(), decode.stop())
 
 
-def _first(graph: Graph, role: str) -> Worker:
-    for worker in graph.workers:
+def first_worker(graph: Graph, role: str) -> Worker:
+    """The group whose engine is measured. Raises ConfigError when there is none, or it is simulated."""
+    for index, worker in enumerate(graph.workers):
         if worker.role == role:
+            if worker.engine != "vllm":
+                raise ConfigError(f"workers.{index}.engine = {worker.engine!r}: only engine: vllm can be measured")
             return worker
-    raise SetupError(f"workers: profiling measures KV reads both ways, so the graph needs a worker with role: {role}")
+    raise ConfigError(f"workers: profiling measures KV reads both ways, so the graph needs a worker with role: {role}")
+
+
+def _quiet(worker: Worker) -> Worker:
+    """With vLLM's log at errors only, unless the graph sets its level: it would tear the progress bar."""
+    return worker.model_copy(update={"env": {"VLLM_LOGGING_LEVEL": "ERROR", **worker.env}})
+
+
+def _as_measured(graph: Graph, model: Path) -> Graph:
+    """Without the profile that is about to be replaced, which may be of other engines, and with chunks as they come: a chunk that
+    the batch's slack bounds would be of another size than the one to be measured.
+    """
+    return graph.model_copy(
+        update={
+            "model": graph.model.model_copy(update={"path": str(model)}),
+            "policy": graph.policy.model_copy(update={"local_prefill": "chunked"}),
+            "profile": None,
+        }
+    )
