@@ -61,7 +61,8 @@ def _fit_panel(axes: Axes, curve: Curve, groups: Sequence[Group], source: str) -
     log_axis(axes, "y", 10)
     _mark_breaks(axes, curve)
     axes.set_ylabel("time (ms)")
-    axes.legend(title=f"marks: {source}, lines: fitted", title_fontsize=8, alignment="left", loc="best", handlelength=3.5)
+    pieces = "\ndotted: pieces meet" if curve.breaks else ""
+    axes.legend(title=f"marks: {source}, lines: fitted{pieces}", title_fontsize=8, alignment="left", loc="best", handlelength=3.5)
 
 
 def _residual_panel(axes: Axes, curve: Curve, groups: Sequence[Group], rest: NDArray[np.intp], source: str) -> None:
@@ -88,8 +89,8 @@ def _mark_breaks(axes: Axes, curve: Curve, *, named: bool = True) -> None:
     for at in curve.breaks:
         axes.axvline(at, color="0.4", linewidth=0.8, linestyle=":")
         if named:
-            axes.annotate(f"break {at:,}", (at, 0), xycoords=("data", "axes fraction"), xytext=(2, 3), textcoords="offset points",
-                          rotation=90, fontsize=7, color="0.3", bbox={"fc": "white", "ec": "none", "pad": 0.5})  # fmt: skip
+            axes.annotate(f"{at:,}", (at, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
+                          ha="center", fontsize=7, color="0.3")  # fmt: skip
 
 
 def _slug(title: str, theta: str) -> str:
