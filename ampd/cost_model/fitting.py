@@ -1,152 +1,168 @@
-"""From measured points to cost functions: non-negative least squares over segments, chosen by held-out error.
-
-Residuals are relative, so a 5 ms point counts as much as a 5 s one; large ones are weighted down (Huber), so a stalled measurement
-does not bend the fit. Breakpoints come from the measured values, and one more must lower the held-out error to be taken.
-"""
+"""From measured points to cost functions: which terms each function has, and its statement of error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import combinations, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ampd.cost_model.functions import DecodeFit, FitError, PrefillFit, Segment, Span, TransferFit
+from ampd.cost_model.functions import DecodeFit, FitError, MixedFit, PrefillFit, Segment, Span, TransferFit
 from ampd.cost_model.meta import Meta
-from ampd.cost_model.nnls import nnls
-from ampd.cost_model.points import DecodePoint, KvPoint, Points, PrefillPoint
+from ampd.cost_model.piecewise import PiecewiseCostModel
+from ampd.cost_model.points import DecodePoint, KvPoint, MixedPoint, Points, PrefillPoint
 from ampd.cost_model.profile import Profile
+from ampd.cost_model.regions import region_errors
+from ampd.cost_model.search import Floats, Found, Sample, search
 from ampd.errors import ProfileError
 
-Floats = NDArray[np.float64]
+K = TypeVar("K")
 T = TypeVar("T")
-_FOLDS = 5
-_CANDIDATES = 7  # breakpoints tried
-_MAX_BREAKS = 2
-_WORTH = 0.93  # one more breakpoint must lower the held-out error below this share
 _MIN_POINTS = 3
-_HUBER = 1.5
 
 
 def fit_t_pre(points: Sequence[PrefillPoint]) -> PrefillFit:
     """Fit T_pre to the points of one theta. Raises ProfileError on too few points or a time that is not positive."""
-    x, y, seconds = _columns("T_pre", [(p.l_incr, p.l_hist, p.seconds) for p in points])
+    sample = _sample("T_pre", [(p.l_hist, p.l_incr) for p in points], points)
 
-    def features(x: Floats, y: Floats, breaks: Sequence[int]) -> Floats:
-        ramps = _ramps(x, breaks)
-        starts = [0, *breaks]
-        pairs = [ramp * (y + start + ramp / 2) for ramp, start in zip(ramps, starts, strict=True)]
-        return np.stack([np.ones_like(x), y, *ramps, *pairs], axis=1)
+    def features(args: Floats, breaks: Sequence[int]) -> Floats:
+        history, tokens = args.T
+        return np.stack([np.ones_like(tokens), history, *_ramps(tokens, breaks), *_pairs(tokens, breaks, history)], axis=1)
 
-    breaks, fit, error = _fit(x, y, seconds, features)
-    n = len(breaks) + 1
-    segments = _segments(breaks, fit[2 : 2 + n], fit[2 + n :])
-    return PrefillFit(points[0].theta, _round(fit[0]), _round(fit[1]), segments, _span(y), _span(x), error)
+    found = search(sample, 1, features)
+    start, history, *rates = found.coefficients
+    return PrefillFit(
+        theta=points[0].theta,
+        start_s=_round(start),
+        history_token_s=_round(history),
+        segments=_segments(found.breaks, rates),
+        l_hist=_span(sample.args[:, 0]),
+        l_incr=_span(sample.args[:, 1]),
+        error=_error(sample, found, ("l_hist", "l_incr")),
+    )
 
 
 def fit_t_dec(points: Sequence[DecodePoint]) -> DecodeFit:
     """Fit T_dec to the points of one theta. Raises like `fit_t_pre`."""
-    x, y, seconds = _columns("T_dec", [(p.batch, p.context, p.seconds) for p in points])
-    breaks, fit, error = _fit(x, y, seconds, lambda x, y, breaks: np.stack([np.ones_like(x), y, *_ramps(x, breaks)], axis=1))
-    return DecodeFit(points[0].theta, _round(fit[0]), _round(fit[1]), _segments(breaks, fit[2:]), _span(x), _span(y), error)
+    sample = _sample("T_dec", [(p.batch, p.context) for p in points], points)
+
+    def features(args: Floats, breaks: Sequence[int]) -> Floats:
+        batch, context = args.T
+        ramps = _ramps(batch, breaks)
+        return np.stack([np.ones_like(batch), context, *ramps, *(ramp * context for ramp in ramps)], axis=1)
+
+    found = search(sample, 0, features)
+    start, context, *rates = found.coefficients
+    return DecodeFit(
+        theta=points[0].theta,
+        start_s=_round(start),
+        context_token_s=_round(context),
+        segments=_segments(found.breaks, rates),
+        batch=_span(sample.args[:, 0]),
+        context=_span(sample.args[:, 1]),
+        error=_error(sample, found, ("batch", "context")),
+        sequence=_per_sequence(sample.args),
+    )
 
 
-def fit_t_kv(points: Sequence[KvPoint]) -> TransferFit:
-    """Fit T_kv to the points of one pair of thetas and one direction. Raises like `fit_t_pre`."""
-    x, y, seconds = _columns("T_kv", [(p.tokens, 0, p.seconds) for p in points])
-    breaks, fit, error = _fit(x, y, seconds, lambda x, _, breaks: np.stack([np.ones_like(x), *_ramps(x, breaks)], axis=1))
-    first = points[0]
-    segments = _segments(breaks, fit[1:])
-    return TransferFit(first.theta_src, first.theta_dst, first.direction, _round(fit[0]), segments, _span(x), error)
+def fit_t_mixed(points: Sequence[MixedPoint], prefill: PrefillFit | None = None) -> MixedFit:
+    """Fit T_mixed to the points of one theta. Raises like `fit_t_pre`.
+
+    What a chunk's own history adds is taken from `prefill`, which only points with history need.
+    """
+    cost, theta = PiecewiseCostModel([prefill] if prefill else [], [], []), points[0].theta
+    history = [cost.t_pre(p.l_hist, p.chunk, theta) - cost.t_pre(0, p.chunk, theta) if p.l_hist else 0.0 for p in points]
+    sample = _sample("T_mixed", [(p.batch, p.context, p.chunk) for p in points], points, history)
+
+    def features(args: Floats, breaks: Sequence[int]) -> Floats:
+        batch, context, chunk = args.T
+        own = _pairs(chunk, breaks, np.zeros_like(chunk))
+        return np.stack([np.ones_like(chunk), batch, context, *_ramps(chunk, breaks), *own], axis=1)
+
+    found = search(sample, 2, features)
+    start, batch, context, *rates = found.coefficients
+    return MixedFit(
+        theta=theta,
+        start_s=_round(start),
+        sequence_s=_round(batch),
+        context_token_s=_round(context),
+        segments=_segments(found.breaks, rates),
+        batch=_span(sample.args[:, 0]),
+        context=_span(sample.args[:, 1]),
+        chunk=_span(sample.args[:, 2]),
+        error=_error(sample, found, ("batch", "context", "chunk")),
+        sequence=_per_sequence(sample.args),
+    )
+
+
+def fit_t_kv(points: Sequence[KvPoint], block_size: int = 1) -> TransferFit:
+    """Fit T_kv to the points of one pair of thetas, one direction and one transport. Raises like `fit_t_pre`.
+
+    Where all points are of whole blocks, what a block costs and what its tokens cost cannot be told apart: it is the block's.
+    """
+    sample = _sample("T_kv", [(p.tokens,) for p in points], points)
+
+    def features(args: Floats, breaks: Sequence[int]) -> Floats:
+        tokens = args[:, 0]
+        blocks = np.ceil(tokens / block_size) if block_size > 1 else np.zeros_like(tokens)
+        return np.stack([np.ones_like(tokens), blocks, *_ramps(tokens, breaks)], axis=1)
+
+    found, first = search(sample, 0, features), points[0]
+    start, block, *each = found.coefficients
+    return TransferFit(
+        theta_src=first.theta_src,
+        theta_dst=first.theta_dst,
+        direction=first.direction,
+        start_s=_round(start),
+        segments=_segments(found.breaks, [*each, *(0.0 for _ in each)]),
+        tokens=_span(sample.args[:, 0]),
+        error=_error(sample, found, ("tokens",)),
+        block_s=_round(block),
+        block_size=block_size,
+        transport=first.transport,
+    )
 
 
 def fit_profile(meta: Meta, points: Points) -> Profile:
-    """Fit every function for every theta among the points. Raises ProfileError naming the function that lacks points."""
-    prefill, decode, kv = points.prefill, points.decode, points.kv
-    for name, found in (("T_pre", prefill), ("T_dec", decode)):
+    """Fit every function for every theta, direction and transport among the points. Without mixed points T_mixed is left out.
+
+    Raises ProfileError naming the function that lacks points.
+    """
+    for name, found in (("T_pre", points.prefill), ("T_dec", points.decode)):
         if not found:
             raise ProfileError(f"{name}: no point was measured")
+    prefill = {theta: fit_t_pre(of) for theta, of in _grouped((p.theta, p) for p in points.prefill).items()}
+    decode = {theta: fit_t_dec(of) for theta, of in _grouped((p.theta, p) for p in points.decode).items()}
+    mixed = _grouped((p.theta, p) for p in points.mixed)
+    if missing := sorted(mixed.keys() - decode.keys()):
+        raise ProfileError(f"T_dec: no point was measured for theta {missing[0]}, which has points of T_mixed")
+    ways = _grouped(((p.theta_src, p.theta_dst, p.direction, p.transport), p) for p in points.kv)
     return Profile(
         meta=meta,
-        t_pre=[fit_t_pre([p for p in prefill if p.theta == theta]) for theta in _keys(p.theta for p in prefill)],
-        t_dec=[fit_t_dec([p for p in decode if p.theta == theta]) for theta in _keys(p.theta for p in decode)],
-        t_kv=[
-            fit_t_kv([p for p in kv if (p.theta_src, p.theta_dst, p.direction) == key])
-            for key in _keys((p.theta_src, p.theta_dst, p.direction) for p in kv)
-        ],
+        t_pre=list(prefill.values()),
+        t_dec=list(decode.values()),
+        t_mixed=[fit_t_mixed(of, prefill.get(theta)) for theta, of in mixed.items()],
+        t_kv=[fit_t_kv(of, meta.block_size) for of in ways.values()],
         points=points,
     )
 
 
-Features = Callable[[Floats, Floats, Sequence[int]], Floats]
-
-
-def _fit(x: Floats, y: Floats, seconds: Floats, features: Features) -> tuple[list[int], Floats, FitError]:
-    """Breakpoints, coefficients and held-out error."""
-    folds = _folds(x, y)
-    inner = np.unique(x)[1:-1]
-    chosen = np.unique(np.quantile(inner, np.linspace(0, 1, _CANDIDATES), method="nearest")) if len(inner) else inner
-    best: list[int] = []
-    best_errors = _heldout(features(x, y, best), seconds, folds)
-    for count in range(1, _MAX_BREAKS + 1):
-        tried = [
-            (list(map(int, c)), _heldout(features(x, y, list(map(int, c))), seconds, folds)) for c in combinations(chosen, count)
-        ]
-        if not tried:
-            break
-        breaks, errors = min(tried, key=lambda t: _score(t[1]))
-        if _score(errors) >= _WORTH * _score(best_errors):
-            break
-        best, best_errors = breaks, errors
-    error = FitError(_round(np.median(best_errors)), _round(np.quantile(best_errors, 0.95)), len(x))
-    return best, _solve(features(x, y, best), seconds), error
-
-
-def _solve(matrix: Floats, seconds: Floats) -> Floats:
-    """Non-negative coefficients with the least Huber loss of the relative residuals, by reweighting."""
-    weights = np.ones_like(seconds)
-    for _ in range(4):
-        scaled = weights / seconds
-        fit = nnls(matrix * scaled[:, None], scaled * seconds)
-        residuals = np.abs(matrix @ fit / seconds - 1)
-        spread = max(1.4826 * float(np.median(residuals)), 1e-9)
-        weights = np.sqrt(np.minimum(1.0, _HUBER * spread / np.maximum(residuals, 1e-12)))
-    return fit
-
-
-def _heldout(matrix: Floats, seconds: Floats, folds: NDArray[np.int64]) -> Floats:
-    """Relative error of every point under the fit of the folds that it is not in."""
-    errors = np.empty_like(seconds)
-    for fold in np.unique(folds):
-        out = folds == fold
-        fit = _solve(matrix[~out], seconds[~out])
-        errors[out] = np.abs(matrix[out] @ fit / seconds[out] - 1)
-    return errors
-
-
-def _score(errors: Floats) -> float:
-    """Mean held-out error; a single wild point counts as at most 100 %."""
-    return float(np.minimum(errors, 1.0).mean()) + 1e-6
-
-
-def _folds(x: Floats, y: Floats) -> NDArray[np.int64]:
-    """A fold for each point; repeats of the same arguments share theirs."""
-    _, group = np.unique(np.stack([x, y], axis=1), axis=0, return_inverse=True)
-    order = np.random.default_rng(0).permutation(int(group.max()) + 1)
-    folds: NDArray[np.int64] = order[group.ravel()] % _FOLDS
-    return folds
-
-
-def _columns(name: str, rows: Iterable[tuple[int, int, float]]) -> tuple[Floats, Floats, Floats]:
-    table = np.array(list(rows), dtype=np.float64).reshape(-1, 3)
-    distinct = len(np.unique(table[:, :2], axis=0))
+def _sample(
+    name: str,
+    args: Sequence[tuple[int, ...]],
+    points: Sequence[PrefillPoint | DecodePoint | MixedPoint | KvPoint],
+    offsets: Sequence[float] | None = None,
+) -> Sample:
+    distinct = len(set(args))
     if distinct < _MIN_POINTS:
         raise ProfileError(f"{name}: {distinct} different points were measured, at least {_MIN_POINTS} are needed")
-    if not np.isfinite(table).all() or table[:, 2].min() <= 0:
+    seconds = np.array([p.seconds for p in points], dtype=np.float64)
+    if not np.isfinite(seconds).all() or seconds.min() <= 0:
         raise ProfileError(f"{name}: a measured time is not a positive number")
-    return table[:, 0], table[:, 1], table[:, 2]
+    spread = np.array([p.spread for p in points], dtype=np.float64)
+    offset = np.zeros_like(seconds) if offsets is None else np.array(offsets, dtype=np.float64)
+    return Sample(np.array(args, dtype=np.float64), seconds, spread, offset)
 
 
 def _ramps(x: Floats, breaks: Sequence[int]) -> list[Floats]:
@@ -155,13 +171,33 @@ def _ramps(x: Floats, breaks: Sequence[int]) -> list[Floats]:
     return [np.clip(x, a, b) - a for a, b in pairwise(edges)]
 
 
-def _segments(breaks: Sequence[int], each: Floats, pair: Floats | None = None) -> list[Segment]:
-    pairs = np.zeros_like(each) if pair is None else pair
-    return [Segment(end, _round(e), _round(p)) for end, e, p in zip([*breaks, None], each, pairs, strict=True)]
+def _pairs(x: Floats, breaks: Sequence[int], history: Floats) -> list[Floats]:
+    """Pairs, in each segment, of a new token and one that it attends to: the history and the new ones before it."""
+    return [ramp * (history + start + ramp / 2) for ramp, start in zip(_ramps(x, breaks), [0, *breaks], strict=True)]
 
 
-def _keys(values: Iterable[T]) -> list[T]:
-    return list(dict.fromkeys(values))
+def _segments(breaks: Sequence[int], rates: Sequence[float]) -> list[Segment]:
+    """`rates`: those of single units for all segments, then those of pairs."""
+    each, pair = rates[: len(breaks) + 1], rates[len(breaks) + 1 :]
+    return [Segment(end, _round(e), _round(p)) for end, e, p in zip([*breaks, None], each, pair, strict=True)]
+
+
+def _error(sample: Sample, found: Found, names: tuple[str, ...]) -> FitError:
+    median, p95 = np.quantile(found.heldout, (0.5, 0.95))
+    regions = region_errors(sample.args.astype(np.int64), found.heldout, names)
+    return FitError(_round(median), _round(p95), len(found.heldout), regions)
+
+
+def _per_sequence(args: Floats) -> Span:
+    each = args[:, 1] / args[:, 0]
+    return int(np.floor(each.min())), int(np.ceil(each.max()))
+
+
+def _grouped(rows: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    groups: dict[K, list[T]] = {}
+    for key, row in rows:
+        groups.setdefault(key, []).append(row)
+    return groups
 
 
 def _span(values: Floats) -> Span:

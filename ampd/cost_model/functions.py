@@ -78,10 +78,12 @@ class DecodeFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MixedFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """T_mixed less T_dec of the same batch and context: `start_s`, and segments over the chunk as in PrefillFit, no history."""
+    """T_mixed: the larger of T_dec and this. Segments are over the chunk, as in PrefillFit, but without history."""
 
     theta: int
     start_s: Seconds
+    sequence_s: Seconds
+    context_token_s: Seconds
     segments: list[Segment]
     batch: Span
     context: Span

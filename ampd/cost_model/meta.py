@@ -31,8 +31,9 @@ class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     device: str
     block_size: int
     kv_bytes_per_token: int
-    kv_capacity_tokens: int
+    kv_capacity_tokens: int  # of the only theta, or the smallest one
     created: str  # ISO 8601
+    kv_capacity_by_theta: dict[str, int] = {}
     weights: str | None = None
     dtype: str | None = None
     transport: str | None = None

@@ -41,7 +41,7 @@ class PiecewiseCostModel:
         self._nearest = nearest_theta
         self._pre = {k: compile_pieces(f.start_s, f.history_token_s, f.segments) for k, f in self.prefill.items()}
         self._dec = {k: compile_pieces(f.start_s, f.context_token_s, f.segments, own=False) for k, f in self.decode.items()}
-        self._mix = {k: compile_pieces(f.start_s, 0.0, f.segments) for k, f in self.mixed.items()}
+        self._mix = {k: (compile_pieces(f.start_s, f.context_token_s, f.segments), f.sequence_s) for k, f in self.mixed.items()}
         self._kv = {k: (compile_pieces(f.start_s, 0.0, f.segments), f.block_s, f.block_size) for k, f in self._ways.items()}
 
     def t_pre(self, l_hist: int, l_incr: int, theta: int) -> float:
@@ -81,9 +81,10 @@ class PiecewiseCostModel:
             compiled = self._mix[_nearest(theta, self._mix)]
         if batch <= 0:
             return self.t_pre(0, chunk, theta)
-        breaks, pieces = compiled
-        const, _, each, _, square = pieces[bisect_left(breaks, chunk)] if breaks else pieces[0]
-        return self.t_dec(batch, context, theta) + const + chunk * (each + square * chunk)
+        (breaks, pieces), sequence = compiled
+        const, second, each, _, square = pieces[bisect_left(breaks, chunk)] if breaks else pieces[0]
+        mixed = const + second * context + sequence * batch + chunk * (each + square * chunk)
+        return max(mixed, self.t_dec(batch, context, theta))
 
     def t_kv(self, tokens: int, theta_src: int, theta_dst: int, direction: Direction, transport: str | None = None) -> float:
         """Seconds to move the KV of `tokens` tokens; 0 for none."""
