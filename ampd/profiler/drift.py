@@ -72,9 +72,8 @@ def pick(curves: Sequence[Curve], candidates: Iterable[Spot], thetas: Mapping[st
         known = [e for spot in spots if spot.kind == kind and (e := _expect(spot, curve)) is not None]
         known = [e for e in known if e.stored] or known
         known.sort(key=lambda e: (e.seconds, e.spot))
-        if known:
-            places = np.linspace(0, len(known) - 1, min(count, len(known)) + 2)[1:-1]
-            picked += [known[i] for i in dict.fromkeys(round(float(p)) for p in places)]
+        count_here = min(count, len(known))
+        picked += [known[(2 * i + 1) * len(known) // (2 * count_here)] for i in range(count_here)]
     return picked
 
 
