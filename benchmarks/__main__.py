@@ -1,11 +1,11 @@
-"""All benchmarks of the scheduling core, or those named: `python -m benchmarks [routing reordering binding ledger coordinator]`."""
+"""All benchmarks of the scheduling core, or those named: `python -m benchmarks [routing reordering ...]`."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-CORE = ("routing", "reordering", "binding", "ledger", "coordinator")
+CORE = ("routing", "reordering", "binding", "ledger", "cost_model", "coordinator")
 
 
 def main(names: list[str]) -> int:

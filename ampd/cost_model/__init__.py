@@ -5,7 +5,7 @@ from ampd.cost_model.meta import Meta, Provenance
 from ampd.cost_model.piecewise import PiecewiseCostModel
 from ampd.cost_model.points import DecodePoint, KvPoint, MixedPoint, Points, PrefillPoint
 from ampd.cost_model.profile import Profile, load_profile, save_profile
-from ampd.cost_model.ranges import extrapolates
+from ampd.cost_model.ranges import extrapolates, extrapolates_t_dec, extrapolates_t_kv, extrapolates_t_mixed
 
 __all__ = [
     "CoarseCostModel",
@@ -19,6 +19,9 @@ __all__ = [
     "Profile",
     "Provenance",
     "extrapolates",
+    "extrapolates_t_dec",
+    "extrapolates_t_kv",
+    "extrapolates_t_mixed",
     "load_profile",
     "save_profile",
 ]

@@ -116,6 +116,8 @@ class TransferFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check(self.segments)
         if self.block_size < 1:
             raise ValueError(f"block_size must be at least 1, got {self.block_size}")
+        if any(s.pair_s for s in self.segments):
+            raise ValueError("segments of T_kv have no pair_s")
 
 
 def _check(segments: Sequence[Segment]) -> None:

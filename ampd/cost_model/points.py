@@ -16,7 +16,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class PrefillPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PrefillPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One prefill of `l_incr` tokens after `l_hist` cached ones."""
 
     l_hist: Count
@@ -27,7 +27,7 @@ class PrefillPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spread: Seconds = 0.0
 
 
-class DecodePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DecodePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One decode step; `context` counts the KV tokens of the whole batch."""
 
     batch: Count
@@ -38,7 +38,7 @@ class DecodePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spread: Seconds = 0.0
 
 
-class MixedPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MixedPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One decode step, as in DecodePoint, that also prefills `chunk` tokens after `l_hist` of the same prompt."""
 
     batch: Count
@@ -51,7 +51,7 @@ class MixedPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spread: Seconds = 0.0
 
 
-class KvPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KvPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One transfer. `transport` names one of several that a profile holds; None: the profile's only one."""
 
     tokens: Count

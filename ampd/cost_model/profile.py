@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ from ampd.errors import ProfileError
 
 VERSION = 2
 FORMAT: Literal["ampd-profile"] = "ampd-profile"
+_LINE = 132
 _AGAIN = "make it again with `ampd profile`"
 
 
@@ -47,9 +49,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def cost_model(self, *, foreign: bool = False) -> PiecewiseCostModel:
         """The cost functions, ready to evaluate. `foreign`: a theta that has no fit is answered by the nearest one that has."""
-        return PiecewiseCostModel(
-            self.t_pre, self.t_dec, self.t_kv, self.t_mixed, transport=self.meta.transport, nearest_theta=foreign
-        )
+        return PiecewiseCostModel(self.t_pre, self.t_dec, self.t_kv, self.t_mixed, transport=self.meta.transport, foreign=foreign)
 
     def mismatches(self, *, model: str, theta: int, block_size: int) -> list[str]:
         """Why the profile is not of this engine: a line for each of model, block size and theta that differs."""
@@ -110,9 +110,23 @@ def load_profile(path: str | Path, *, unfinished: bool = False) -> Profile:
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:
-    """Write a profile, readable by people; the file is never seen half written."""
+    """Write a profile, readable by people: a point a line. The file is never seen half written."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.part")
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
+    part.write_bytes(_readable(msgspec.json.encode(profile)))
     os.replace(part, target)
+
+
+def _readable(data: bytes) -> bytes:
+    """Indented JSON with lists and objects on one line that have room there. No string holds a newline, so none is changed."""
+    text = msgspec.json.format(data, indent=1)
+    for innermost in (rb"\[[^][{}]*\]", rb"\{[^{}]*\}"):
+        text = re.sub(innermost, _joined, text)
+    return text + b"\n"
+
+
+def _joined(found: re.Match[bytes]) -> bytes:
+    line = re.sub(rb"(?<=[\[{])\n *|\n *(?=[\]}])", b"", found[0])
+    line = re.sub(rb"\n *", b" ", line)
+    return line if len(line) <= _LINE else found[0]

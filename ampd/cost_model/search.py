@@ -32,7 +32,7 @@ _TRUST = 0.05  # relative spread at which a point's weight begins to fall
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Measured points: `args` of shape (points, arguments), the rest (points,). `offset_s` is what is known already of each time."""
+    """Measured points: `args` of shape (points, arguments), the rest (points,). `offset_s` is what is known of each time."""
 
     args: Floats
     seconds: Floats

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from benchmarks import binding, ledger, reordering, routing
+from benchmarks import binding, cost_model, ledger, reordering, routing
 
 
 def rows(command: click.Command, file: Path, *options: str) -> list[dict[str, Any]]:
@@ -36,10 +36,16 @@ def rows(command: click.Command, file: Path, *options: str) -> list[dict[str, An
             ("workers", [1, 3]),
             ["p50_us", "predicted_load_p50_us", "rebind_p50_us"],
         ),
+        (
+            cost_model.main,
+            ["--calls", "5", "--size", "5"],
+            ("function", ["t_pre", "t_dec", "t_mixed", "t_kv"]),
+            ["one_call_us", "vectorised_ns"],
+        ),
     ],
-    ids=["routing", "reordering", "ledger", "binding"],
+    ids=["routing", "reordering", "ledger", "binding", "cost_model"],
 )
-def test_rows(command: click.Command, options: list[str], by: tuple[str, list[int]], figures: list[str], tmp_path: Path) -> None:
+def test_rows(command: click.Command, options: list[str], by: tuple[str, list[object]], figures: list[str], tmp_path: Path) -> None:
     found = rows(command, tmp_path / "rows.json", *options)
     assert [row[by[0]] for row in found] == by[1]
     for row in found:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ampd.cost_model import (
@@ -25,6 +26,19 @@ from ampd.cost_model.piecewise import PiecewiseCostModel
 from ampd.errors import ProfileError
 
 ERROR = FitError(0.01, 0.05, 40)
+VERSION_1_META = {
+    "model",
+    "engine",
+    "engine_version",
+    "device",
+    "block_size",
+    "kv_bytes_per_token",
+    "kv_capacity_tokens",
+    "created",
+    "transport",
+    "source",
+    "notes",
+}
 
 
 @pytest.fixture
@@ -100,6 +114,7 @@ def test_a_theta_without_fit_is_an_error(profile: Profile) -> None:
         ({"model": "other"}, "is of model 'smollm2', the engine serves 'other'"),
         ({"block_size": 16}, "is of block size 32, the engine's is 16"),
         ({"theta": 2}, r"covers theta \[1\], the engine runs theta 2"),
+        ({"model": "other", "theta": 2}, r"is of model .*; the profile covers theta .* foreign_profile: true"),
     ],
 )
 def test_a_foreign_profile_is_refused(profile: Profile, theirs: dict[str, Any], message: str) -> None:
@@ -108,6 +123,8 @@ def test_a_foreign_profile_is_refused(profile: Profile, theirs: dict[str, Any], 
     with pytest.raises(ProfileError, match=message) as e:
         profile.check(**{**mine, **theirs})
     assert "\n" not in str(e.value)
+    profile.check(**{**mine, **theirs}, foreign=True)
+    assert len(profile.mismatches(**{**mine, **theirs})) == len(theirs)
 
 
 def test_bad_files_are_refused_in_one_line(profile: Profile, tmp_path: Path) -> None:
@@ -131,6 +148,10 @@ def test_bad_files_are_refused_in_one_line(profile: Profile, tmp_path: Path) -> 
             t_pre=[{**fit, "segments": [*fit["segments"][:-1], {"up_to": 5, "each_s": 1}]}]
         ): "the last segment must have no end",
         edited(surprise=1): "surprise",
+        edited(t_pre=[]): "t_pre must not be empty",
+        edited(version=0): "version 0 does not exist",
+        edited(complete=False): "was interrupted; the same `ampd profile` goes on from it",
+        edited(points={"prefill": [{"l_hist": 0, "l_incr": 1, "seconds": -1}]}): r"points.prefill\[0\].seconds",
         edited(meta={}): "model",
     }
     for text, message in cases.items():
@@ -145,7 +166,53 @@ def test_bad_files_are_refused_in_one_line(profile: Profile, tmp_path: Path) -> 
         load_profile(tmp_path)
 
 
+def test_an_interrupted_runs_file_is_read_by_who_goes_on_from_it(profile: Profile, tmp_path: Path) -> None:
+    begun = Profile(complete=False, meta=profile.meta, points=profile.points)
+    save_profile(begun, tmp_path / "p.json")
+    assert load_profile(tmp_path / "p.json", unfinished=True) == begun
+    assert load_profile(tmp_path / "p.json", unfinished=True).points.prefill == profile.points.prefill
+    with pytest.raises(ProfileError, match="interrupted"):
+        load_profile(tmp_path / "p.json")
+
+
+def test_a_file_of_version_1_is_read_as_what_it_says_in_version_2(profile: Profile, tmp_path: Path) -> None:
+    error = {"heldout_median": 0.01, "heldout_p95": 0.05, "points": 40}
+    fitted = {"segments": [{"up_to": None, "each_s": 1e-4, "pair_s": 0.0}], "error": error}
+    of_theta = {"theta": 1, "start_s": 0.01, **fitted}
+    meta = {k: v for k, v in msgspec.to_builtins(profile.meta).items() if k in VERSION_1_META}
+    old = {
+        "format": "ampd-profile",
+        "version": 1,
+        "meta": meta,
+        "t_pre": [{**of_theta, "history_token_s": 0.0, "l_hist": [0, 9], "l_incr": [1, 9]}],
+        "t_dec": [{**of_theta, "context_token_s": 0.0, "batch": [1, 9], "context": [1, 9]}],
+        "t_kv": [{"theta_src": 1, "theta_dst": 1, "direction": "history", "start_s": 0.5, "tokens": [1, 9], **fitted}],
+        "points": {"prefill": [{"l_hist": 0, "l_incr": 16, "seconds": 0.05, "theta": 1}], "decode": [], "kv": []},
+    }
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(old))
+    read = load_profile(path)
+    assert (read.version, read.meta.model, read.t_mixed) == (2, "smollm2", [])
+    assert read.cost_model().t_kv(100, 1, 1, "history") == pytest.approx(0.51)
+    assert read.cost_model().t_mixed(1, 5, 10, 1) == pytest.approx(0.01 + 1e-4 + 0.01 + 1e-3)
+    save_profile(read, path)
+    assert load_profile(path) == read
+
+
+def test_a_point_takes_one_line_whatever_text_is_around_it(profile: Profile, tmp_path: Path) -> None:
+    notes = 'braces {  "a": [1,\n   2] }  and "quotes"'
+    odd = msgspec.structs.replace(profile, meta=msgspec.structs.replace(profile.meta, notes=notes))
+    save_profile(odd, tmp_path / "p.json")
+    assert load_profile(tmp_path / "p.json") == odd
+    lines = [line.strip(" ,") for line in (tmp_path / "p.json").read_text().splitlines()]
+    point = next(p for p in profile.points.prefill if (p.l_hist, p.l_incr) == (1024, 256))
+    assert f'{{"l_hist": 1024, "l_incr": 256, "seconds": {point.seconds}}}' in lines
+    assert '"l_hist": [0, 1024]' in lines
+
+
 def test_segments_must_grow() -> None:
+    with pytest.raises(ValueError, match="no pair_s"):
+        TransferFit(1, 1, "history", 0.0, [Segment(None, 1.0, 1.0)], (1, 2), ERROR)
     with pytest.raises(ValueError, match="up_to must grow"):
         TransferFit(1, 1, "history", 0.0, [Segment(9, 1.0), Segment(9, 1.0), Segment(None, 1.0)], (1, 2), ERROR)
 
