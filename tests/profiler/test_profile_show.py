@@ -12,6 +12,7 @@ from sample_profile import make_profile, true_t_kv, true_t_pre
 
 from ampd.cli.main import main
 from ampd.cost_model import Profile, save_profile
+from ampd.cost_model.functions import RegionError
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -47,14 +48,23 @@ def test_the_table_has_every_function_with_its_errors_and_worst_regions(run: Run
         assert name in out
     assert f"{100 * profile.t_pre[0].error.heldout_p95:.1f} %" in out
     assert "l_hist 0..1,024, l_incr 16..1,024" in out
-    worst = max(profile.t_pre[0].error.regions, key=lambda r: r.heldout_p95)
-    assert f"l_hist {worst.where['l_hist'][0]:,}..{worst.where['l_hist'][1]:,}, l_incr" in out
     assert "the 3 worst regions" in out
     shown = sum(line.startswith(" ") and ".." in line for line in out.splitlines())
     every = sum(line.startswith(" ") and ".." in line for line in run("show", file, "--regions")[1].splitlines())
     regions = [len(f.error.regions) for f in (*profile.t_pre, *profile.t_dec, *profile.t_mixed, *profile.t_kv)]
     assert every == sum(regions)
     assert shown == sum(min(3, count) for count in regions)
+
+
+def test_the_regions_that_are_shown_are_the_worst(run: Run, profile: Profile, tmp_path: Path) -> None:
+    fit = profile.t_pre[0]
+    p95s = {11: 0.04, 12: 0.7, 13: 0.05, 14: 0.9, 15: 0.8}
+    regions = [RegionError({"l_incr": (at, at)}, heldout_median=0.01, heldout_p95=p95, points=2) for at, p95 in p95s.items()]
+    fit = msgspec.structs.replace(fit, error=msgspec.structs.replace(fit.error, regions=regions))
+    save_profile(msgspec.structs.replace(profile, t_pre=[fit]), tmp_path / "regions.json")
+    _, out, _ = run("show", tmp_path / "regions.json")
+    assert [at for at in range(11, 16) if f"l_incr {at}..{at}" in out] == [12, 14, 15]
+    assert out.index("90.0 %") < out.index("80.0 %") < out.index("70.0 %")
 
 
 def test_json_rows_carry_the_fields_of_the_issue(run: Run, file: Path, profile: Profile) -> None:
@@ -147,8 +157,10 @@ def test_what_is_no_trace_is_refused_in_one_line(run: Run, file: Path, tmp_path:
     assert said in err
 
 
-def test_a_profile_without_one_direction_of_t_kv_has_no_share(run: Run, profile: Profile, tmp_path: Path) -> None:
-    save_profile(msgspec.structs.replace(profile, t_kv=profile.t_kv[:1]), tmp_path / "half.json")
+@pytest.mark.parametrize("direction", ["history", "increment"])
+def test_a_profile_without_one_direction_of_t_kv_has_no_share(run: Run, profile: Profile, tmp_path: Path, direction: str) -> None:
+    one = [fit for fit in profile.t_kv if fit.direction == direction]
+    save_profile(msgspec.structs.replace(profile, t_kv=one), tmp_path / "half.json")
     trace = tmp_path / "trace.jsonl"
     trace.write_text(
         '{"session": "s", "rounds": [{"prompt": 5, "history": 0, "output": 1}, {"prompt": 9, "history": 5, "output": 1}]}'
