@@ -37,7 +37,7 @@ def expect(profile: Profile, task: Task, count: int) -> list[Expected]:
     for theta in dict.fromkeys(thetas.values()):
         profile.check(model=task.graph.model.served_name, theta=theta, block_size=task.graph.model.block_size)
     candidates = [*choose_spots(task.limits, True), *choose_spots(task.limits, False)]
-    picked = pick(curves(profile), candidates, thetas, count)
+    picked = pick(curves(profile), candidates, thetas, count, profile.meta.transport)
     if not picked:
         raise ProfileError("the graph's engines are too small for any point in the profile's measured range; profile them")
     return picked

@@ -58,15 +58,18 @@ class Drift:
         return {**curve_names(self.curve), "ratio": self.ratio, "bound": self.bound, "drifted": self.drifted, "points": points}
 
 
-def pick(curves: Sequence[Curve], candidates: Iterable[Spot], thetas: Mapping[str, int], count: int) -> list[Expected]:
+def pick(
+    curves: Sequence[Curve], candidates: Iterable[Spot], thetas: Mapping[str, int], count: int, transport: str | None = None
+) -> list[Expected]:
     """`count` points of every function that the engines of `thetas` ("prefill", "decode") can be asked for.
 
-    They spread from the quick to the slow ones and lie where the profile has points, or else in its measured range.
+    `transport` names the one whose T_kv is meant, of several. The points spread from the quick to the slow ones, and lie where
+    the profile has points, or else in its measured range.
     """
     spots = list(dict.fromkeys(candidates))
     picked = []
     for kind in _FUNCTIONS:
-        curve = curve_of(curves, kind, thetas)
+        curve = curve_of(curves, kind, thetas, transport)
         if curve is None:
             continue
         known = [e for spot in spots if spot.kind == kind and (e := _expect(spot, curve)) is not None]
@@ -77,12 +80,13 @@ def pick(curves: Sequence[Curve], candidates: Iterable[Spot], thetas: Mapping[st
     return picked
 
 
-def curve_of(curves: Sequence[Curve], kind: Kind, thetas: Mapping[str, int]) -> Curve | None:
-    """The fit that a measurement of that kind is compared with: T_kv's is of the transport that is named first."""
+def curve_of(curves: Sequence[Curve], kind: Kind, thetas: Mapping[str, int], transport: str | None = None) -> Curve | None:
+    """The fit that a measurement of that kind is compared with; T_kv's by the transport, or else the first one."""
     name, direction = _FUNCTIONS[kind]
     p, d = thetas["prefill"], thetas["decode"]
     theta = {"prefill": f"{p}", "history": f"{d}->{p}", "increment": f"{p}->{d}"}.get(kind, f"{d}")
-    return next((c for c in curves if (c.name, c.direction, c.theta) == (name, direction, theta)), None)
+    same = [c for c in curves if (c.name, c.direction, c.theta) == (name, direction, theta)]
+    return min(same, key=lambda c: c.transport != transport, default=None)
 
 
 def _expect(spot: Spot, curve: Curve) -> Expected | None:

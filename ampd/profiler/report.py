@@ -12,6 +12,7 @@ from ampd.cost_model import Profile
 from ampd.cost_model.functions import FitError, RegionError, Span
 from ampd.profiler.curves import Curve, curves
 
+_EXACT = 5e-4  # points of a formula, which shows as 0.0 %: no region of them is worth a line
 _TEXT = ("function", "range")  # the columns that are no numbers
 
 
@@ -34,7 +35,8 @@ def fits_table(profile: Profile, *, regions: int | None = 0) -> Table:
         table.add_row(
             curve.title, curve.theta, span_text(curve.spans), str(curve.error.points), str(len(curve.breaks) + 1), *errors
         )
-        for region in _worst(curve.error.regions, regions):
+        exact = curve.error.heldout_p95 < _EXACT
+        for region in _worst(curve.error.regions, 0 if exact and regions is not None else regions):
             table.add_row("", "", f"  {span_text(region.where)}", str(region.points), "", *_errors(region), style="dim")
     return table
 

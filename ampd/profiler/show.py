@@ -49,16 +49,21 @@ def _print(console: Console, profile: Profile, shares: list[KvShare], regions: i
     console.print(fits_table(profile, regions=regions))
     if any(not row["regions"] and row["heldout_median_error"] is None for row in fit_rows(profile)):
         console.print("-: nothing was held out, so the error is not known", highlight=False)
+    if meta.source != "measured":
+        console.print(
+            f"{meta.source}: the errors are those of the fits against tables or formulas, not against an engine", highlight=False
+        )
     about = (f"{meta.engine} {meta.engine_version}", f"block size {meta.block_size}", meta.transport, meta.mode, meta.created)
     console.print(" | ".join(part for part in about if part), highlight=False)
     for line in meta.noise:
         console.print(f"noise: {line}", highlight=False)
     if shares:
-        console.print(_shares_table(shares))
+        console.print(_shares_table(shares, meta.transport))
 
 
-def _shares_table(shares: list[KvShare]) -> Any:
-    title = "T_kv (history and increment) / T_pre of the trace's incremental rounds"
+def _shares_table(shares: list[KvShare], transport: str | None) -> Any:
+    by = f", {transport}" if transport else ""
+    title = f"T_kv (history and increment{by}) / T_pre of the trace's incremental rounds"
     table = make_fits_table(title, ("theta", "rounds", "outside range", "median", "p95"))
     for share in shares:
         row = share.as_json()

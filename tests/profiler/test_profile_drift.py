@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sample_profile import make_profile, true_t_pre
 
@@ -47,6 +49,12 @@ def test_each_direction_is_compared_with_its_own_pair_of_thetas(profile: Profile
     assert getattr(curve_of(both, "decode", {"prefill": 2, "decode": 1}), "theta", None) == "1"
     assert curve_of(both, "history", {"prefill": 2, "decode": 1}) is None  # 1->2 was not measured
     assert getattr(curve_of(both, "increment", {"prefill": 2, "decode": 2}), "theta", None) == "2->2"
+
+
+def test_of_several_transports_the_usual_one_is_meant(profile: Profile) -> None:
+    both = [replace(c, transport=by) for by in ("nvlink", "rdma") for c in curves(profile)]
+    assert getattr(curve_of(both, "history", ONE, "rdma"), "transport", None) == "rdma"
+    assert getattr(curve_of(both, "history", ONE), "transport", None) == "nvlink"
 
 
 @pytest.mark.parametrize(("factor", "drifted"), [(1.0, False), (1.24, False), (1.26, True), (1 / 1.24, False), (1 / 1.26, True)])

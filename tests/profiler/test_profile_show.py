@@ -91,6 +91,7 @@ def test_an_error_that_nobody_measured_is_not_called_zero(run: Run, profile: Pro
     save_profile(msgspec.structs.replace(profile, t_pre=[fit], meta=meta), tmp_path / "drawn.json")
     _, out, _ = run("show", tmp_path / "drawn.json")
     assert "not measured" in out
+    assert "not against an engine" in out
     assert "nothing was held out" in out
     _, out, _ = run("show", tmp_path / "drawn.json", "--json", "-")
     assert json.loads(out)["rows"][0]["heldout_median_error"] is None
