@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -27,7 +27,14 @@ class Match(NamedTuple):
 
 def build(token_ids: Sequence[int], block_size: int) -> bytes:
     """The ledger of `token_ids`: one digest of DIGEST_SIZE bytes for each full block of `block_size` tokens."""
-    return grow(b"", Match(0, sha256()), token_ids, block_size)
+    return measure(token_ids, block_size)[0]
+
+
+def measure(token_ids: Sequence[int], block_size: int) -> tuple[bytes, Match]:
+    """The ledger of `token_ids`, and all of it as a match, from which `grow` goes on with the tokens after its last full block."""
+    state = sha256()
+    ledger = b"".join(_digests(state, token_ids, block_size))
+    return ledger, Match(len(ledger) // DIGEST_SIZE * block_size, state)
 
 
 def extend(ledger: bytes, covered: Sequence[int], more: Sequence[int], block_size: int) -> bytes:
@@ -39,14 +46,17 @@ def extend(ledger: bytes, covered: Sequence[int], more: Sequence[int], block_siz
 
 def grow(ledger: bytes, match: Match, more: Sequence[int], block_size: int) -> bytes:
     """The ledger of the matched tokens and `more`, the tokens after them. Costs what `more` costs, whatever is before it."""
-    data = _pack(more)
+    known = ledger[: match.tokens // block_size * DIGEST_SIZE]
+    return b"".join((known, *_digests(match.state.copy(), more, block_size)))
+
+
+def _digests(state: hashlib._Hash, token_ids: Sequence[int], block_size: int) -> Iterator[bytes]:
+    """One digest for each full block of `token_ids`; `state` has seen what comes before, and then these blocks too."""
+    data = _pack(token_ids)
     step = block_size * _TOKEN_BYTES
-    state = match.state.copy()
-    digests = [ledger[: match.tokens // block_size * DIGEST_SIZE]]
     for start in range(0, len(data) - step + 1, step):
         state.update(data[start : start + step])
-        digests.append(state.digest()[:DIGEST_SIZE])
-    return b"".join(digests)
+        yield state.digest()[:DIGEST_SIZE]
 
 
 def match(ledger: bytes, token_ids: Sequence[int], block_size: int) -> Match:

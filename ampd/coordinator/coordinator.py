@@ -33,6 +33,9 @@ from ampd.state.base import QueueEntry, StateStore
 
 log = logging.getLogger(__name__)
 
+# Prefills estimated shorter than this are not shown in the queues: reading shared state takes about as long.
+_BRIEF_S = 0.001
+
 
 class Coordinator:
     """Serves rounds over a state store, workers and a cost model."""
@@ -79,11 +82,16 @@ class Coordinator:
         self._running += 1
         self._idle.clear()
         try:
-            # Closed here rather than by the garbage collector: the leg must be stopped before the round is settled.
-            async with aclosing(self._attempts(round, caller)) as outputs:
-                async for output in outputs:
-                    yield output
-            outcome = "served"
+            while outcome != "served":
+                try:
+                    decision = await self._place(round, caller)
+                    # Closed here rather than by the garbage collector: the leg must be stopped before the round is settled.
+                    async with aclosing(self._legs.decode(round, decision, caller)) as chunks:
+                        async for chunk in chunks:
+                            yield await self._output(round, chunk)
+                    outcome = "served"
+                except WorkerGone as e:
+                    await self._replay(round, e)
         except RoundCancelled:
             outcome = "cancelled"
             raise
@@ -120,17 +128,6 @@ class Coordinator:
         except TimeoutError:
             log.warning("%d rounds still run after %.0f s of draining", self._running, timeout_s)
         await self._closing.drain(1.0)
-
-    async def _attempts(self, round: Round, caller: Caller) -> AsyncGenerator[dict[str, Any]]:
-        while True:
-            try:
-                decision = await self._place(round, caller)
-                async with aclosing(self._legs.decode(round, decision, caller)) as chunks:
-                    async for chunk in chunks:
-                        yield await self._output(round, chunk)
-                return
-            except WorkerGone as e:
-                await self._replay(round, e)
 
     async def _place(self, round: Round, caller: Caller) -> Decision:
         """Decide, and run the prefill if it is remote. A failed prefill worker turns the round local, once."""
@@ -194,7 +191,12 @@ class Coordinator:
         return "prefill_failed" if round.prefill_failed is not None else None
 
     def _enqueue(self, round: Round, decision: Decision) -> None:
-        """Show the task in its worker's queue. Nothing waits for it: the task itself goes straight to the worker."""
+        """Show the task in its worker's queue. Nothing waits for it: the task itself goes straight to the worker.
+
+        A brief one would be over before anybody could take it into account; should it have to wait, its worker's audit shows it.
+        """
+        if decision.estimate_s < _BRIEF_S:
+            return
         entry = QueueEntry(
             round.leg,
             round.session,

@@ -77,7 +77,7 @@ class RedisStore:
     async def report(
         self, row: WorkerRow, departures: Sequence[tuple[str, Sequence[str]]] = (), samples: Sequence[Sample] = ()
     ) -> None:
-        calls = [self._departure(row.id, task, postponed) for task, postponed in departures]
+        calls = [self._departures(row.id, departures)] if departures else []
         if samples:
             calls.append(self._samples(samples))
         await self._client.run_all(Use.REPORT, [*calls, self._heartbeat(row)])
@@ -156,7 +156,7 @@ class RedisStore:
         self._client.run_soon(*self._arrival(worker, entry))
 
     async def dequeue(self, worker: int, task: str, postponed: Sequence[str] = ()) -> None:
-        await self._client.run(Use.REPORT, *self._departure(worker, task, postponed))
+        await self._client.run(Use.REPORT, *self._departures(worker, [(task, postponed)]))
 
     async def queue(self, worker: int) -> list[QueueEntry]:
         items = [_queued(value) for value in await self._client.command(Use.REPORT, "HVALS", self._queue_key(worker))]
@@ -184,8 +184,9 @@ class RedisStore:
         keys = (self._load, self._changes, self._queue_key(worker))
         return "enqueue", keys, (worker, entry.id, pack(entry), entry.cost_s)
 
-    def _departure(self, worker: int, task: str, postponed: Sequence[str]) -> Call:
-        return "dequeue", (self._load, self._changes, self._queue_key(worker)), (worker, task, *postponed)
+    def _departures(self, worker: int, departures: Sequence[tuple[str, Sequence[str]]]) -> Call:
+        args = [part for task, postponed in departures for part in (task, len(postponed), *postponed)]
+        return "dequeue", (self._load, self._changes, self._queue_key(worker)), (worker, *args)
 
     def _samples(self, samples: Sequence[Sample]) -> Call:
         keys = [self._load, self._changes, *(self._window_key(s.worker) for s in samples)]

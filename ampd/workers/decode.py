@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 from ampd.errors import KvFenceError
-from ampd.ledger import build, chain_at
+from ampd.ledger import Match, build, chain_at, grow, measure
 from ampd.messages import DecodeChunk, DecodeRequest, Handle, RoundStats
-from ampd.workers.engine_run import engine_run
+from ampd.workers.engine_run import EngineRun
 from ampd.workers.engines.base import EngineJob, EngineOutput, KvFacts
 from ampd.workers.round_meter import RoundMeter
 from ampd.workers.worker import Worker
@@ -22,54 +21,49 @@ async def serve_decode(worker: Worker, request: DecodeRequest) -> AsyncIterator[
     Raises RoundCancelled (before the engine knew it), RequestError (the engine refuses it), WorkerError.
     """
     meter = RoundMeter(time.monotonic() - request.elapsed_s)
-    source, recompute = _source(worker, request)
-    keep = request.keep and _choices(request) == 1
+    prompt = measure(request.token_ids, worker.block_size)
+    source, recompute = _source(worker, request, prompt[0])
     job = EngineJob(
         id=request.id,
         kind="decode",
         token_ids=request.token_ids,
         request=request.request,
         source=source,
-        pin=keep,
+        pin=request.keep and _choices(request) == 1,
         itl_target_s=request.itl_target_s,
         priority=request.priority,
         cache_salt=_cache_salt(request),
         trace=request.trace,
     )
-    async with worker.round(request.id), AsyncExitStack() as prefilling:
-        queued_s = await _enter_queue(worker, request, prefilling)
-        await worker.make_room(len(request.token_ids), request.session)
-        if request.path == "remote":
-            await worker.release(request.history, request.session)
-        worker.check_wanted(request.id)
-        async with engine_run(worker.engine, job) as run:
-            generated: list[int] = []
-            async for output in run.outputs():
-                _measure(worker, request, meter, output)
-                if meter.tokens:
-                    await prefilling.aclose()  # the next local prefill may start
-                generated.extend(output.output.get("token_ids") or ())
-                if not output.finished:
-                    yield DecodeChunk(output=output.output)
-                    continue
-                handle = await _kept(worker, request, output, generated)
-                if handle is not None:
-                    await worker.release(request.history, request.session)
-                stats = _stats(request, meter, output, queued_s, recompute)
-                worker.observe("increment", output, len(request.token_ids), None, meter.itl_s)
-                yield DecodeChunk(output=output.output, stats=stats, handle=handle)
+    with worker.round(request.id):
+        queued_s = 0.0 if request.path == "remote" else (await worker.take_turn(request)).queued_s
+        try:
+            await worker.make_room(len(request.token_ids), request.session)
+            if request.path == "remote":
+                await worker.release(request.history, request.session)
+            worker.check_wanted(request.id)
+            async with EngineRun(worker.engine, job) as run:
+                generated: list[int] = []
+                async for output in run.outputs():
+                    _measure(worker, request, meter, output)
+                    if meter.tokens:
+                        worker.queue.leave(request.id)  # the next local prefill may start
+                    generated.extend(output.output.get("token_ids") or ())
+                    if not output.finished:
+                        yield DecodeChunk(output=output.output)
+                        continue
+                    handle = await _kept(worker, request, output, generated, *prompt)
+                    if handle is not None:
+                        await worker.release(request.history, request.session)
+                    stats = _stats(request, meter, output, queued_s, recompute)
+                    worker.observe("increment", output, len(request.token_ids), None, meter.itl_s)
+                    yield DecodeChunk(output=output.output, stats=stats, handle=handle)
+        finally:
+            worker.queue.leave(request.id)
 
 
-async def _enter_queue(worker: Worker, request: DecodeRequest, stack: AsyncExitStack) -> float:
-    if request.path == "remote":
-        return 0.0
-    turn = await stack.enter_async_context(worker.turn(request))
-    return turn.queued_s
-
-
-def _source(worker: Worker, request: DecodeRequest) -> tuple[dict[str, Any] | None, str | None]:
+def _source(worker: Worker, request: DecodeRequest, ledger: bytes) -> tuple[dict[str, Any] | None, str | None]:
     """The prompt's transfer parameters for a remote round; and why KV that was promised is not used, if so."""
-    ledger = build(request.token_ids, worker.block_size)
     try:
         if request.path == "remote":
             return _checked_prefill(worker, request, ledger), None
@@ -108,11 +102,19 @@ def _measure(worker: Worker, request: DecodeRequest, meter: RoundMeter, output: 
         worker.telemetry.ttft(request.prefill_worker, meter.ttft_s)
 
 
-async def _kept(worker: Worker, request: DecodeRequest, output: EngineOutput, generated: list[int]) -> Handle | None:
+async def _kept(
+    worker: Worker, request: DecodeRequest, output: EngineOutput, generated: list[int], ledger: bytes, prompt: Match
+) -> Handle | None:
+    """The handle to the pin that the last output carries, over the prompt, whose ledger this is, and the answer."""
     if output.ref is None:
         return None
-    tokens = [*request.token_ids, *generated][: output.pinned_tokens]
-    return await worker.issue(request.id, request.session, output, build(tokens, worker.block_size))
+    tokens, size = output.pinned_tokens, worker.block_size
+    if tokens >= prompt.tokens:
+        more = [*request.token_ids[prompt.tokens :], *generated][: tokens - prompt.tokens]
+        ledger = grow(ledger, prompt, more, size)
+    else:
+        ledger = build(request.token_ids[:tokens], size)
+    return await worker.issue(request.id, request.session, output, ledger)
 
 
 def _choices(request: DecodeRequest) -> int:

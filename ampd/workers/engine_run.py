@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from ampd.errors import AmpdError
 from ampd.workers.engines.base import Engine, EngineJob, EngineOutput
@@ -17,13 +16,24 @@ _ABORT_WAIT_S = 10.0
 
 
 class EngineRun:
-    """The outputs of one job. Pumped by a task of its own, so that cancelling the reader never loses an output and its pin."""
+    """The outputs of one job, for the length of an `async with` block: however that ends, the job has ended by then and holds
+    nothing that its outputs did not hand over.
+
+    Pumped by a task of its own, so that cancelling the reader never loses an output and its pin.
+    """
 
     def __init__(self, engine: Engine, job: EngineJob) -> None:
         self._engine, self._job = engine, job
         self._outputs: asyncio.Queue[EngineOutput | AmpdError | None] = asyncio.Queue()
         self._pump = asyncio.create_task(self._run(), name=f"engine-{job.id}")
-        self.finished = False
+        self._finished = False
+
+    async def __aenter__(self) -> EngineRun:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if not self._finished:  # else its last output has been handed over, and nothing comes after that
+            await asyncio.shield(self._end())
 
     async def _run(self) -> None:
         try:
@@ -39,10 +49,10 @@ class EngineRun:
         while (item := await self._outputs.get()) is not None:
             if isinstance(item, AmpdError):
                 raise item
-            self.finished = self.finished or item.finished
+            self._finished = self._finished or item.finished
             yield item
 
-    async def end(self) -> None:
+    async def _end(self) -> None:
         """Stop the job if it still runs, and release a pin that nobody took."""
         if not self._pump.done():
             await self._engine.abort(self._job.id)
@@ -57,14 +67,3 @@ class EngineRun:
                 orphans.append(item.ref)
         if orphans:
             await self._engine.release(orphans)
-
-
-@asynccontextmanager
-async def engine_run(engine: Engine, job: EngineJob) -> AsyncIterator[EngineRun]:
-    """Run a job; however the block ends, the job has ended and holds nothing that its outputs did not hand over."""
-    run = EngineRun(engine, job)
-    try:
-        yield run
-    finally:
-        if not run.finished:  # else its last output has been handed over, and nothing comes after that
-            await asyncio.shield(run.end())

@@ -56,6 +56,7 @@ class WorkerMetrics:
             "ampd_cost_model_error_ratio", "Predicted over measured seconds", ["fn"], registry=registry, buckets=_RATIO
         )
         self._most = 0
+        self._ratios = {fn: self._ratio.labels(fn) for fn in ("t_pre", "t_dec", "t_kv")}  # a look-up costs as much as a sample
         registry.register(self)
 
     def watch(self, name: str, worker: Worker, reporter: Reporter) -> None:
@@ -102,7 +103,7 @@ class WorkerMetrics:
 
     def _judge(self, fn: str, predicted_s: float, measured_s: float) -> None:
         if measured_s > 0:
-            self._ratio.labels(fn).observe(predicted_s / measured_s)
+            self._ratios[fn].observe(predicted_s / measured_s)
 
     # ---- what is read off the workers at a scrape
 

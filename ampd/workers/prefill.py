@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ampd.errors import KvFenceError, WorkerError
 from ampd.ledger import build, chain_at
 from ampd.messages import KvReply, KvRequest, PrefillRequest, PrefillResult
-from ampd.workers.engine_run import engine_run
+from ampd.workers.engine_run import EngineRun
 from ampd.workers.engines.base import EngineJob, EngineOutput, KvFacts
 from ampd.workers.worker import Worker
 
@@ -29,43 +29,51 @@ async def serve_prefill(worker: Worker, peers: Peers, request: PrefillRequest) -
 
     Raises RoundCancelled, RequestError (the engine refuses the prompt), WorkerError.
     """
+    with worker.round(request.id):
+        turn = await worker.take_turn(request)
+        try:
+            return await _prefill(worker, peers, request, turn.queued_s)
+        finally:
+            worker.queue.leave(request.id)
+
+
+async def _prefill(worker: Worker, peers: Peers, request: PrefillRequest, queued_s: float) -> PrefillResult:
     ledger = build(request.token_ids, worker.block_size)
-    async with worker.round(request.id), worker.turn(request) as turn:
-        await worker.make_room(len(request.token_ids))
-        source, recompute = await _claim(worker, peers, request, ledger)
-        worker.check_wanted(request.id)
-        job = EngineJob(
-            id=request.id,
-            kind="prefill",
-            token_ids=request.token_ids,
-            source=source,
-            source_tokens=request.l_hist if source else 0,
-            priority=request.priority,
-            cache_salt=request.cache_salt,
-            trace=request.trace,
-        )
-        started = time.monotonic()
-        output = await _pinned_output(worker, job)
-        seconds = time.monotonic() - started
-        kv = output.kv or KvFacts()
-        worker.observe("history", output, len(request.token_ids), max(0.0, seconds - kv.read_s), 0.0)
-        if kv.read_failed:
-            recompute = "read_failed"
-            worker.counters.recompute(recompute)
-        return PrefillResult(
-            handle=await worker.issue(request.id, request.session, output, ledger),
-            queue_s=turn.queued_s,
-            read_s=kv.read_s,
-            prefill_s=max(0.0, seconds - kv.read_s),
-            read_tokens=kv.read_tokens,
-            cached_tokens=kv.cached_tokens,
-            recompute=recompute,
-            kv_written=worker.engine.load().kv_written,
-        )
+    await worker.make_room(len(request.token_ids))
+    source, recompute = await _claim(worker, peers, request, ledger)
+    worker.check_wanted(request.id)
+    job = EngineJob(
+        id=request.id,
+        kind="prefill",
+        token_ids=request.token_ids,
+        source=source,
+        source_tokens=request.l_hist if source else 0,
+        priority=request.priority,
+        cache_salt=request.cache_salt,
+        trace=request.trace,
+    )
+    started = time.monotonic()
+    output = await _pinned_output(worker, job)
+    seconds = time.monotonic() - started
+    kv = output.kv or KvFacts()
+    worker.observe("history", output, len(request.token_ids), max(0.0, seconds - kv.read_s), 0.0)
+    if kv.read_failed:
+        recompute = "read_failed"
+        worker.counters.recompute(recompute)
+    return PrefillResult(
+        handle=await worker.issue(request.id, request.session, output, ledger),
+        queue_s=queued_s,
+        read_s=kv.read_s,
+        prefill_s=max(0.0, seconds - kv.read_s),
+        read_tokens=kv.read_tokens,
+        cached_tokens=kv.cached_tokens,
+        recompute=recompute,
+        kv_written=worker.engine.load().kv_written,
+    )
 
 
 async def _pinned_output(worker: Worker, job: EngineJob) -> EngineOutput:
-    async with engine_run(worker.engine, job) as run:
+    async with EngineRun(worker.engine, job) as run:
         async for output in run.outputs():
             if output.ref is not None:
                 return output

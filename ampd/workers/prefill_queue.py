@@ -6,8 +6,7 @@ The waiting set lives here, next to the payloads; Redis holds its mirror for the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -71,9 +70,11 @@ class PrefillQueue:
             left += max(0.0, turn.task.cost_s - elapsed)
         return left
 
-    @asynccontextmanager
-    async def turn(self, task: PrefillTask) -> AsyncIterator[Turn]:
-        """Wait for the task's turn, then hold a slot until the block ends. Cancelling while it waits removes it."""
+    async def take(self, task: PrefillTask) -> Turn:
+        """Wait for the task's turn, which holds a slot until it is left. Cancelling while it waits removes it.
+
+        Raises RoundCancelled when `cancel` removes it.
+        """
         arrived = self._clock()
         waiting = _Waiting(task, asyncio.get_running_loop().create_future())
         self._insert(waiting)
@@ -84,14 +85,16 @@ class PrefillQueue:
             if self._waiting.pop(task.id, None) is not None:
                 self._mirror.departed(task.id, ())
             else:  # its turn came in the same tick
-                self._leave(task.id)
+                self.leave(task.id)
             raise
         turn = self._running[task.id]
         turn.queued_s = turn.started_at - arrived
-        try:
-            yield turn
-        finally:
-            self._leave(task.id)
+        return turn
+
+    def leave(self, task: str) -> None:
+        """The task's turn is over, and the next one's may come. Idempotent."""
+        if self._running.pop(task, None) is not None:
+            self._fill()
 
     def _insert(self, waiting: _Waiting) -> None:
         """Keep the order of arrival at the Coordinator: a round that starts over after a failure has waited already."""
@@ -110,19 +113,18 @@ class PrefillQueue:
         waiting.turn.set_exception(RoundCancelled(task))
         return True
 
-    def _leave(self, task: str) -> None:
-        self._running.pop(task, None)
-        self._fill()
-
     def _fill(self) -> None:
         while self._waiting and len(self._running) < self._slots:
             now = self._clock()
-            chosen = self._order(self.waiting, now)
-            for task in chosen.postponed:
+            first, postponed = next(iter(self._waiting)), ()
+            if len(self._waiting) > 1:
+                chosen = self._order(self.waiting, now)
+                first, postponed = chosen.first, chosen.postponed
+            for task in postponed:
                 waiting = self._waiting[task]
                 waiting.task = replace(waiting.task, postponed=waiting.task.postponed + 1)
-            entry = self._waiting.pop(chosen.first)
-            self._running[chosen.first] = Turn(entry.task, 0.0, now)
-            self._mirror.departed(chosen.first, chosen.postponed)
+            entry = self._waiting.pop(first)
+            self._running[first] = Turn(entry.task, 0.0, now)
+            self._mirror.departed(first, postponed)
             if not entry.turn.done():
                 entry.turn.set_result(None)

@@ -6,6 +6,7 @@ Each worker has a Dynamo runtime of its own, so that each has its own instance i
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -59,6 +60,8 @@ class _Process:
         """One more worker serves."""
         self.starting -= 1
         if not self.starting:
+            gc.collect()
+            gc.freeze()  # what is here to stay need not be looked through again and again
             self.ready()
 
     def lost(self, error: EngineDead) -> None:
@@ -163,7 +166,7 @@ def _worker(process: _Process, identity: WorkerIdentity, engine: Engine) -> tupl
     def order(tasks: Sequence[PrefillTask], now: float) -> Reordering:
         began = time.perf_counter()
         chosen = reorder(tasks, now, settings.window, settings.name)
-        metrics.reordered(chosen, max(task.postponed for task in tasks), time.perf_counter() - began)
+        metrics.reordered(chosen, max(task.postponed + (task.id in chosen.postponed) for task in tasks), time.perf_counter() - began)
         return chosen
 
     worker: Worker

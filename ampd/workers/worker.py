@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -105,7 +105,7 @@ class Worker:
         self.counters = Counters()
         self.draining = False
         self._cancelled: dict[str, bool] = {}  # rounds under way: whether their client is gone
-        self._requests: dict[str, PrefillRequest | DecodeRequest] = {}  # that wait for their turn, or have it
+        self._requests: dict[str, PrefillRequest | DecodeRequest] = {}  # that wait for their turn
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -130,8 +130,8 @@ class Worker:
 
     # ---- rounds under way
 
-    @asynccontextmanager
-    async def round(self, id: str) -> AsyncIterator[None]:
+    @contextmanager
+    def round(self, id: str) -> Iterator[None]:
         """Count a round while it runs, so that `cancel` and `drain` know it."""
         if id in self._cancelled:
             raise WorkerError(f"round {id} is already running here")
@@ -160,16 +160,15 @@ class Worker:
                 return
         log.error("round %s did not end within %.0f s of its cancellation", id, _ABORT_TRIES * _ABORT_EVERY_S)
 
-    @asynccontextmanager
-    async def turn(self, request: PrefillRequest | DecodeRequest) -> AsyncIterator[Turn]:
-        """Wait for the turn of a request's prefill, then hold it until the block ends. Raises RoundCancelled."""
+    async def take_turn(self, request: PrefillRequest | DecodeRequest) -> Turn:
+        """Wait for the turn of a request's prefill, which holds until `queue.leave`. Raises RoundCancelled."""
         self._requests[request.id] = request
         try:
-            async with self.queue.turn(prefill_task(request)) as turn:
-                self.telemetry.touch()
-                yield turn
+            turn = await self.queue.take(prefill_task(request))
         finally:
             del self._requests[request.id]
+        self.telemetry.touch()
+        return turn
 
     def waiting(self) -> list[QueueEntry]:
         """The prefills whose turn has not come, as the state store's mirror of the queue should have them."""

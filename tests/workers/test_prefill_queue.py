@@ -44,9 +44,10 @@ class Runner:
         self.leave[t.id] = asyncio.Event()
 
         async def run() -> None:
-            async with self.queue.turn(t):
-                self.started.append(t.id)
-                await self.leave[t.id].wait()
+            await self.queue.take(t)
+            self.started.append(t.id)
+            await self.leave[t.id].wait()
+            self.queue.leave(t.id)
 
         self.tasks[t.id] = asyncio.create_task(run())
         await self.settle()
