@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -66,14 +67,17 @@ def fit_t_dec(points: Sequence[DecodePoint]) -> DecodeFit:
     )
 
 
-def fit_t_mixed(points: Sequence[MixedPoint], prefill: PrefillFit | None = None) -> MixedFit:
+def fit_t_mixed(points: Sequence[MixedPoint], prefill: PrefillFit | None = None, decode: DecodeFit | None = None) -> MixedFit:
     """Fit T_mixed to the points of one theta. Raises like `fit_t_pre`.
 
-    What a chunk's own history adds is taken from `prefill`, which only points with history need.
+    What a chunk's own history adds is taken from `prefill`, which only points with history need. `decode` is T_dec, than which
+    T_mixed is never less.
     """
-    cost, theta = PiecewiseCostModel([prefill] if prefill else [], [], []), points[0].theta
+    cost, theta = PiecewiseCostModel([prefill] if prefill else [], [decode] if decode else [], []), points[0].theta
     history = [cost.t_pre(p.l_hist, p.chunk, theta) - cost.t_pre(0, p.chunk, theta) if p.l_hist else 0.0 for p in points]
     sample = _sample("T_mixed", [(p.batch, p.context, p.chunk) for p in points], points, history)
+    if decode is not None:
+        sample = replace(sample, floor_s=np.array([cost.t_dec(p.batch, p.context, theta) for p in points]))
 
     def features(args: Floats, breaks: Sequence[int]) -> Floats:
         batch, context, chunk = args.T
@@ -142,7 +146,7 @@ def fit_profile(meta: Meta, points: Points) -> Profile:
         meta=meta,
         t_pre=list(prefill.values()),
         t_dec=list(decode.values()),
-        t_mixed=[fit_t_mixed(of, prefill.get(theta)) for theta, of in mixed.items()],
+        t_mixed=[fit_t_mixed(of, prefill.get(theta), decode[theta]) for theta, of in mixed.items()],
         t_kv=[fit_t_kv(of, meta.block_size) for of in ways.values()],
         points=points,
     )
@@ -162,7 +166,7 @@ def _sample(
         raise ProfileError(f"{name}: a measured time is not a positive number")
     spread = np.array([p.spread for p in points], dtype=np.float64)
     offset = np.zeros_like(seconds) if offsets is None else np.array(offsets, dtype=np.float64)
-    return Sample(np.array(args, dtype=np.float64), seconds, spread, offset)
+    return Sample(np.array(args, dtype=np.float64), seconds, spread, offset, np.zeros_like(seconds))
 
 
 def _ramps(x: Floats, breaks: Sequence[int]) -> list[Floats]:

@@ -32,16 +32,20 @@ _TRUST = 0.05  # relative spread at which a point's weight begins to fall
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Measured points: `args` of shape (points, arguments), the rest (points,). `offset_s` is what is known of each time."""
+    """Measured points: `args` of shape (points, arguments), the rest (points,).
+
+    A time is predicted as `offset_s`, which is known, plus the fitted function where that is more than `floor_s`.
+    """
 
     args: Floats
     seconds: Floats
     spread: Floats
     offset_s: Floats
+    floor_s: Floats
 
     def take(self, rows: NDArray[np.bool_]) -> Sample:
         """Some of them."""
-        return Sample(self.args[rows], self.seconds[rows], self.spread[rows], self.offset_s[rows])
+        return Sample(self.args[rows], self.seconds[rows], self.spread[rows], self.offset_s[rows], self.floor_s[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,8 @@ def _solve(sample: Sample, matrix: Floats, rounds: int = _ROUNDS) -> Floats:
 
 
 def _errors(sample: Sample, features: Features, breaks: Sequence[int], fit: Floats) -> Floats:
-    errors: Floats = np.abs((features(sample.args, breaks) @ fit + sample.offset_s) / sample.seconds - 1)
+    predicted = np.maximum(features(sample.args, breaks) @ fit, sample.floor_s) + sample.offset_s
+    errors: Floats = np.abs(predicted / sample.seconds - 1)
     return errors
 
 
