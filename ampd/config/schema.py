@@ -253,6 +253,9 @@ class Graph(_Section):
     targets: Targets = Targets()
     policy: Policy = Policy()
     profile: str | None = Field(None, description="profile.json with the cost functions of these engines")
+    foreign_profile: bool = Field(
+        False, description="take the profile though it is of another model, block size or tensor parallel; the log says what differs"
+    )
     sessions: Sessions = Sessions()
     state: State = State()
     frontend: Frontend = Frontend()

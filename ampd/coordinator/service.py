@@ -25,6 +25,7 @@ from ampd.coordinator.workers import Leg
 from ampd.cost_model.scaled import ScaledCostModel
 from ampd.errors import AmpdError, RequestError, RoundCancelled, SetupError, StateError
 from ampd.policy.types import CostModel
+from ampd.profiles import profile_of
 from ampd.state.base import StateStore
 from ampd.state.factory import open_store
 
@@ -171,11 +172,16 @@ def _cost_model(graph: Graph) -> CostModel:
     if graph.profile is None:
         log.warning("no profile: costs come from a coarse built-in model; set `profile` to a file measured on these engines")
         return cost_model.CoarseCostModel()
-    profile = cost_model.load_profile(graph.profile)
-    for group in graph.workers:
-        profile.check(model=graph.model.served_name, theta=group.tensor_parallel, block_size=graph.model.block_size)
+    profile = profile_of(
+        graph.profile,
+        model=graph.model.served_name,
+        thetas=[group.tensor_parallel for group in graph.workers],
+        block_size=graph.model.block_size,
+        foreign=graph.foreign_profile,
+    )
+    cost = profile.cost_model(foreign=graph.foreign_profile)
     speed = graph.workers[0].sim.speed if graph.workers[0].engine == "sim" else 1.0
-    return ScaledCostModel(profile.cost_model(), speed) if speed != 1.0 else profile.cost_model()
+    return ScaledCostModel(cost, speed) if speed != 1.0 else cost
 
 
 async def _count_bindings(coordinator: Coordinator, store: StateStore) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from random import Random
 
 from ampd.config import Graph
-from ampd.cost_model import load_profile
 from ampd.errors import ConfigError, SetupError
 from ampd.launch.models import check_model
+from ampd.profiles import profile_of
 from ampd.state.factory import open_store
 
 _PACKAGES = {"dynamo": "ai-dynamo", "vllm": "vllm", "nixl": "nixl"}
@@ -49,9 +49,13 @@ def check_profile(graph: Graph) -> None:
         return
     if not Path(graph.profile).is_file():
         raise SetupError(f"profile: {graph.profile} is no file; measure one with 'ampd profile' or name another")
-    profile = load_profile(graph.profile)
-    for group in graph.workers:
-        profile.check(model=graph.model.served_name, theta=group.tensor_parallel, block_size=graph.model.block_size)
+    profile_of(
+        graph.profile,
+        model=graph.model.served_name,
+        thetas=[group.tensor_parallel for group in graph.workers],
+        block_size=graph.model.block_size,
+        foreign=graph.foreign_profile,
+    )
 
 
 def check_state_url(graph: Graph) -> None:

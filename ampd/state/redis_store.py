@@ -16,6 +16,7 @@ from ampd.messages import Handle
 from ampd.policy.types import ClusterView
 from ampd.state.base import SCHEMA, Opened, QueueEntry, Sample, SessionRow, WorkerRow
 from ampd.state.client import Call, RedisClient, Use
+from ampd.state.connection import Arg
 from ampd.state.live_view import LiveView
 from ampd.state.session_fields import (
     pack,
@@ -185,7 +186,7 @@ class RedisStore:
         return "enqueue", keys, (worker, entry.id, pack(entry), entry.cost_s)
 
     def _departures(self, worker: int, departures: Sequence[tuple[str, Sequence[str]]]) -> Call:
-        args = [part for task, postponed in departures for part in (task, len(postponed), *postponed)]
+        args: list[Arg] = [part for task, postponed in departures for part in (task, len(postponed), *postponed)]
         return "dequeue", (self._load, self._changes, self._queue_key(worker)), (worker, *args)
 
     def _samples(self, samples: Sequence[Sample]) -> Call:

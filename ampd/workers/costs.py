@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from ampd.config import Graph, Worker
-from ampd.cost_model import load_profile
 from ampd.cost_model.scaled import ScaledCostModel
 from ampd.policy.types import CostModel
+from ampd.profiles import profile_of
 
 
 def profiled_cost(graph: Graph, group: Worker) -> CostModel | None:
     """The group's cost functions as they run here; None without a profile. Raises ProfileError for one of other engines."""
     if graph.profile is None:
         return None
-    profile = load_profile(graph.profile)
-    profile.check(model=graph.model.served_name, theta=group.tensor_parallel, block_size=graph.model.block_size)
-    cost = profile.cost_model()
+    model, foreign = graph.model, graph.foreign_profile
+    profile = profile_of(
+        graph.profile, model=model.served_name, thetas=[group.tensor_parallel], block_size=model.block_size, foreign=foreign
+    )
+    cost = profile.cost_model(foreign=foreign)
     return ScaledCostModel(cost, group.sim.speed) if group.engine == "sim" and group.sim.speed != 1.0 else cost
 
 

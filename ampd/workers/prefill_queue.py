@@ -116,7 +116,8 @@ class PrefillQueue:
     def _fill(self) -> None:
         while self._waiting and len(self._running) < self._slots:
             now = self._clock()
-            first, postponed = next(iter(self._waiting)), ()
+            first: str = next(iter(self._waiting))
+            postponed: tuple[str, ...] = ()
             if len(self._waiting) > 1:
                 chosen = self._order(self.waiting, now)
                 first, postponed = chosen.first, chosen.postponed

@@ -166,7 +166,9 @@ def _worker(process: _Process, identity: WorkerIdentity, engine: Engine) -> tupl
     def order(tasks: Sequence[PrefillTask], now: float) -> Reordering:
         began = time.perf_counter()
         chosen = reorder(tasks, now, settings.window, settings.name)
-        metrics.reordered(chosen, max(task.postponed + (task.id in chosen.postponed) for task in tasks), time.perf_counter() - began)
+        metrics.reordered(
+            chosen, max(task.postponed + (task.id in chosen.postponed) for task in tasks), time.perf_counter() - began
+        )
         return chosen
 
     worker: Worker

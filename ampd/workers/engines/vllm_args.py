@@ -10,8 +10,8 @@ from dataclasses import fields
 from typing import Any
 
 from ampd.config import Graph, Worker
-from ampd.cost_model import load_profile
 from ampd.errors import ConfigError
+from ampd.profiles import profile_of
 from ampd.workers.kv.settings import KvSettings
 
 CONNECTOR = "ampd.workers.kv.connector"
@@ -53,7 +53,13 @@ def engine_args(graph: Graph, worker: Worker, cpu: bool) -> dict[str, Any]:
     _check_extra(worker)
     if graph.profile is not None:
         model = graph.model
-        load_profile(graph.profile).check(model=model.served_name, theta=worker.tensor_parallel, block_size=model.block_size)
+        profile_of(
+            graph.profile,
+            model=model.served_name,
+            thetas=[worker.tensor_parallel],
+            block_size=model.block_size,
+            foreign=graph.foreign_profile,
+        )
     extra = dict(worker.engine_args)
     prefill = worker.role == "prefill"
     seqs = int(extra.pop("max_num_seqs", _PREFILL_SEQS if prefill else _DECODE_SEQS))
@@ -85,6 +91,7 @@ def _kv_transfer(graph: Graph, worker: Worker) -> dict[str, Any]:
         prefill_chunk=worker.prefill_chunk,
         theta=worker.tensor_parallel,
         profile=graph.profile,
+        foreign_profile=graph.foreign_profile,
     )
     return {
         "kv_connector": "AmpdConnector",

@@ -16,13 +16,14 @@ LocalPrefill = Literal["slack", "chunked", "exclusive"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSettings:
-    """`local_prefill`, `itl_target_s` and `profile` are the graph's, `prefill_chunk` and `theta` (tensor parallel) the worker's."""
+    """`prefill_chunk` and `theta` (tensor parallel) are the worker's, the others the graph's."""
 
     local_prefill: LocalPrefill
     itl_target_s: float
     prefill_chunk: int
     theta: int
     profile: str | None
+    foreign_profile: bool = False
 
     def section(self) -> dict[str, Any]:
         """The entries for `kv_connector_extra_config`."""
@@ -35,7 +36,7 @@ class KvSettings:
 
     def cost_model(self) -> CostModel:
         """The profile's, or the coarse one. Raises ProfileError."""
-        return CoarseCostModel() if self.profile is None else load_profile(self.profile).cost_model()
+        return CoarseCostModel() if self.profile is None else load_profile(self.profile).cost_model(foreign=self.foreign_profile)
 
     def read_times(self, cost: CostModel) -> CostModel:
         """`cost` if it knows T_kv for reads between workers of this theta, else the coarse one."""
