@@ -254,7 +254,7 @@ class Graph(_Section):
     policy: Policy = Policy()
     profile: str | None = Field(None, description="profile.json with the cost functions of these engines")
     foreign_profile: bool = Field(
-        False, description="take the profile though it is of another model, block size or tensor parallel; the log says what differs"
+        False, description="take a profile of another model, block size or tensor parallel as it is; the log says what differs"
     )
     sessions: Sessions = Sessions()
     state: State = State()

@@ -186,8 +186,10 @@ class RedisStore:
         return "enqueue", keys, (worker, entry.id, pack(entry), entry.cost_s)
 
     def _departures(self, worker: int, departures: Sequence[tuple[str, Sequence[str]]]) -> Call:
-        args: list[Arg] = [part for task, postponed in departures for part in (task, len(postponed), *postponed)]
-        return "dequeue", (self._load, self._changes, self._queue_key(worker)), (worker, *args)
+        args: list[Arg] = [worker]
+        for task, postponed in departures:
+            args += (task, len(postponed), *postponed)
+        return "dequeue", (self._load, self._changes, self._queue_key(worker)), args
 
     def _samples(self, samples: Sequence[Sample]) -> Call:
         keys = [self._load, self._changes, *(self._window_key(s.worker) for s in samples)]

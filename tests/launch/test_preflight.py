@@ -86,7 +86,7 @@ def test_profile_of_another_model() -> None:
 
 def test_profile_of_another_model_taken_on_request(caplog: pytest.LogCaptureFixture) -> None:
     preflight.check_profile(make_graph(MODEL, profile=str(PROFILE), foreign_profile=True))
-    assert "is taken as it is, since foreign_profile is set: the profile is of model 'smollm2-135m', the engine serves 'm'" in caplog.text
+    assert "since foreign_profile is set: the profile is of model 'smollm2-135m', the engine serves 'm'" in caplog.text
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:6379", "127.0.0.1:6379", "redis://127.0.0.1:port", "redis://[::1"])
