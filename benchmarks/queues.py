@@ -15,6 +15,7 @@ from ampd.state.redis_store import RedisStore
 from ampd.state.settings import StoreSettings
 
 _EVERY_S = 0.5
+_LATE_S = 0.3  # more than the time between two reports of a worker in a process of 32
 _SETTLE_S = 20.0
 _DEPTH, _INFO = "ampd_prefill_queue_depth", "ampd_worker_info"
 
@@ -23,8 +24,9 @@ class QueueWatch:
     """Compares, every half second, the tasks that wait in Redis with those that the workers' metrics report, worker by worker.
 
     The two are read one after the other and tasks come and go meanwhile, so a sample counts only for workers whose own figure is
-    the same before and after, and only if one of both shows a task: empty queues are equal too easily. Nothing counts while Redis
-    is away. Use as an async context manager.
+    the same before and after, and only if one of both shows a task: empty queues are equal too easily. Reports of many workers in
+    a process may be a little late, so those that differ are looked at once more: they count as unequal if they differ still, and
+    not at all if the worker's own figure has changed. Nothing counts while Redis is away. Use as an async context manager.
     """
 
     def __init__(self, running: RunningGraph) -> None:
@@ -63,13 +65,22 @@ class QueueWatch:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_EVERY_S)
-            try:
-                before, shown, after = await self._at_workers(), await self._in_redis(), await self._at_workers()
-            except (aiohttp.ClientError, StateError):
-                continue
-            still = [w for w in before if before[w] == after.get(w) and (before[w] or shown.get(w))]
-            self.samples += len(still)
-            self._equal += sum(before[w] == shown.get(w, 0) for w in still)
+            with suppress(aiohttp.ClientError, StateError):
+                equal, other = await self._look()
+                if other:
+                    await asyncio.sleep(_LATE_S)
+                    equal_now, other_now = await self._look()
+                    equal += [w for w in other if w in equal_now]
+                    other = [w for w in other if w in other_now]
+                self._equal += len(equal)
+                self.samples += len(equal) + len(other)
+
+    async def _look(self) -> tuple[list[str], list[str]]:
+        """Workers with tasks of which both say the same, and those of which they do not."""
+        before, shown, after = await self._at_workers(), await self._in_redis(), await self._at_workers()
+        still = [w for w in before if before[w] == after.get(w)]
+        equal = [w for w in still if before[w] == shown.get(w, 0) and before[w]]
+        return equal, [w for w in still if before[w] != shown.get(w, 0)]
 
     async def _in_redis(self) -> dict[str, int]:
         view = await self._store.view()
