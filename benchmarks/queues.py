@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from types import TracebackType
 
@@ -15,7 +16,7 @@ from ampd.state.redis_store import RedisStore
 from ampd.state.settings import StoreSettings
 
 _EVERY_S = 0.5
-_LATE_S = 0.3  # more than the time between two reports of a worker in a process of 32
+_LATE_S, _LOOKS = 0.3, 2  # more than the time between two reports of a worker in a process of 32
 _SETTLE_S = 20.0
 _DEPTH, _INFO = "ampd_prefill_queue_depth", "ampd_worker_info"
 
@@ -25,8 +26,8 @@ class QueueWatch:
 
     The two are read one after the other and tasks come and go meanwhile, so a sample counts only for workers whose own figure is
     the same before and after, and only if one of both shows a task: empty queues are equal too easily. Reports of many workers in
-    a process may be a little late, so those that differ are looked at once more: they count as unequal if they differ still, and
-    not at all if the worker's own figure has changed. Nothing counts while Redis is away. Use as an async context manager.
+    a process may be late, so those that differ are looked at again: they count as unequal if they differ still and in the same way,
+    and not at all if something has changed. Nothing counts while Redis is away. Use as an async context manager.
     """
 
     def __init__(self, running: RunningGraph) -> None:
@@ -35,6 +36,7 @@ class QueueWatch:
         self._store = RedisStore(running.state_url, None, running.graph.name, StoreSettings.of(running.graph))
         self.samples = 0
         self._equal = 0
+        self.differences: Counter[str] = Counter()
 
     @property
     def equal_share(self) -> float:
@@ -67,20 +69,26 @@ class QueueWatch:
             await asyncio.sleep(_EVERY_S)
             with suppress(aiohttp.ClientError, StateError):
                 equal, other = await self._look()
-                if other:
-                    await asyncio.sleep(_LATE_S)
-                    equal_now, other_now = await self._look()
-                    equal += [w for w in other if w in equal_now]
-                    other = [w for w in other if w in other_now]
                 self._equal += len(equal)
-                self.samples += len(equal) + len(other)
+                self.samples += len(equal)
+                for _ in range(_LOOKS):
+                    if not other:
+                        break
+                    await asyncio.sleep(_LATE_S)
+                    equal, others = await self._look()
+                    agreed = [w for w in other if w in equal]
+                    self._equal += len(agreed)
+                    self.samples += len(agreed)
+                    other = {w: differ for w, differ in other.items() if others.get(w) == differ}
+                self.samples += len(other)
+                self.differences.update(f"{here} here, {shown} in Redis" for here, shown in other.values())
 
-    async def _look(self) -> tuple[list[str], list[str]]:
-        """Workers with tasks of which both say the same, and those of which they do not."""
+    async def _look(self) -> tuple[list[str], dict[str, tuple[int, int]]]:
+        """Workers with tasks of which both say the same, and what each says where they do not."""
         before, shown, after = await self._at_workers(), await self._in_redis(), await self._at_workers()
         still = [w for w in before if before[w] == after.get(w)]
         equal = [w for w in still if before[w] == shown.get(w, 0) and before[w]]
-        return equal, [w for w in still if before[w] != shown.get(w, 0)]
+        return equal, {w: (before[w], shown.get(w, 0)) for w in still if before[w] != shown.get(w, 0)}
 
     async def _in_redis(self) -> dict[str, int]:
         view = await self._store.view()

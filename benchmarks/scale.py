@@ -87,6 +87,7 @@ async def run(
         "concurrent_sessions": crowd.most,
         "queue_samples": queues.samples,
         "queues_equal_share": queues.equal_share,
+        "queue_differences": dict(queues.differences.most_common(5)),
         "queues_empty_at_end": queues_empty,
         "cpu_ms_a_round": {
             name: round(1e3 * (_cpu_s(pid) - cpu[name]) / max(1, seen["rounds"]), 2)
