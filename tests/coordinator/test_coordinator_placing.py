@@ -12,10 +12,15 @@ from redis_server import RedisServer
 from sim_cluster import SimCluster
 from sim_model import make_graph
 
+from ampd.coordinator.binder import Binder, Binding
 from ampd.coordinator.held import after_prefill, still_held
+from ampd.coordinator.keys import SessionKey
+from ampd.coordinator.request import read_request
+from ampd.cost_model import CoarseCostModel
 from ampd.errors import RequestError
 from ampd.messages import Handle, PrefillResult
 from ampd.policy.types import ClusterView, WorkerView
+from ampd.policy.types import Round as Placement
 from ampd.state.base import Held, StateStore
 from ampd.state.redis_store import RedisStore
 from ampd.state.resilient import ResilientStore
@@ -146,6 +151,26 @@ async def test_a_session_moves_when_that_is_cheaper(store: StateStore) -> None:
     counters = driver.coordinator.counters.registry
     assert counters.get_sample_value("ampd_session_rebinds_total", {"cause": "cheaper"}) == 1
     await driver.check_clean("s")
+
+
+async def test_a_move_that_another_coordinator_won_is_not_ours(store: StateStore) -> None:
+    """Both find the session's worker busy; the other one moves it first, elsewhere, and its figures are its own."""
+    cluster = SimCluster(store)
+    here, _, there = [await cluster.add(id, "decode", kv_free=free) for id, free in ((21, 90_000), (22, 50_000), (23, 80_000))]
+    await cluster.report(here, running_s=60.0)
+    row = await store.bind("s", here.id, here.epoch, 100)
+    view = await store.view()
+    worker = view.find(here.id)
+    assert worker is not None
+    graph = make_graph(policy={"name": "local_only", "rebind": "when_cheaper"})
+    binder = Binder(store, graph.policy, CoarseCostModel())
+    asked = read_request(ask(fresh_tokens(24)), graph.model.max_model_len, graph.targets, {})
+    placement = Placement("s", 2, here.id, 0, 24, asked.ttft_target_s, asked.itl_target_s)
+    await store.bind("s", there.id, there.epoch, 100, replace=here.epoch)
+    moved = await binder.move(Binding(row, worker, view), SessionKey("s"), asked, placement)
+    assert (moved.worker.id, moved.rebinding) == (23, None)
+    assert moved.row is not None
+    assert (moved.row.worker, moved.row.epoch) == (23, there.epoch)
 
 
 async def test_a_session_never_moves_unasked(store: StateStore) -> None:

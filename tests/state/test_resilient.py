@@ -163,6 +163,26 @@ async def test_a_slow_answer_is_waited_for_and_counted(connect: Callable[..., Re
     assert store.slow >= 1
 
 
+async def test_what_was_promised_in_a_hiccup_is_promised_no_longer_after_it(
+    connect: Callable[..., ResilientStore], server: RedisServer
+) -> None:
+    """The store makes its own promise when it gets the binding; ours beside it would fill the worker for ever."""
+    store = connect(deadline_s=0.02)  # a change may take 0.4 s
+    await store.connect()
+    await store.put_worker(worker(kv_free=1000))
+    await store.view()
+    admin = redis.Redis(unix_socket_path=str(server.socket))
+    admin.client_pause(800)
+    await store.bind("s", BIG, "e1", 300)
+    assert (store.away, store.degraded) == (False, 1)
+    assert (await store.view()).decode[0].kv_promised == 300  # from the last view
+    await asyncio.sleep(1.5)  # answers again, and has been told
+    assert (await store.view()).decode[0].kv_promised == 300
+    admin.client_pause(100)
+    assert (await store.view()).decode[0].kv_promised == 300
+    assert store.degraded == 3  # so that was the last view once more
+
+
 async def test_one_answer_that_is_too_late_is_counted_and_forgiven(
     connect: Callable[..., ResilientStore], server: RedisServer
 ) -> None:
