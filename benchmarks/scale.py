@@ -30,7 +30,7 @@ from ampd.bench.lengths import LengthSession, load_sessions
 from ampd.bench.lengths_replay import Crowd, Pace, Played, replay
 from ampd.bench.rounds import RoundResult
 from ampd.bench.terminal import make_console, make_table, rounds_progress
-from ampd.config import Targets, load_graph
+from ampd.config import Graph, Targets, load_graph
 from ampd.launch import RunningGraph, running_graph
 from benchmarks.queues import QueueWatch
 
@@ -97,6 +97,12 @@ async def run(
     }
 
 
+def _paced(graph: Graph, speed: float) -> list[str]:
+    """Overrides that make a graph's simulated engines faster, and its targets stricter, by `speed`."""
+    groups = [f"workers.{i}.sim.speed={group.sim.speed * speed}" for i, group in enumerate(graph.workers)]
+    return [*groups, f"targets.ttft_s={graph.targets.ttft_s / speed}", f"targets.itl_s={graph.targets.itl_s / speed}"]
+
+
 def _cpu_s(pid: int) -> float:
     """CPU seconds of a process so far; 0 for one that has ended."""
     try:
@@ -153,24 +159,31 @@ def _times(good: Sequence[RoundResult]) -> dict[str, float]:
     "--graph", "graph_file", type=click.Path(dir_okay=False, path_type=Path), default=Path("configs/sim-64.yaml"), show_default=True
 )
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the graph; repeatable.")
-@click.option("--sessions", "count", type=click.IntRange(min=1), default=2000, show_default=True, help="Sessions at once.")
+@click.option(
+    "--engine-speed",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Engines run this much faster than their profile; targets change with them. Below 1, more sessions last at the same cost.",
+)
+@click.option("--sessions", "count", type=click.IntRange(min=1), default=2200, show_default=True, help="Sessions at once.")
 @click.option("--rounds", type=click.IntRange(min=1), default=4, show_default=True, help="Rounds of each session, at most.")
 @click.option(
-    "--ramp-s", type=click.FloatRange(min=0), default=20.0, show_default=True, help="Sessions start within these seconds."
+    "--ramp-s", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Sessions start within these seconds."
 )
 @click.option(
     "--speed",
     type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
+    default=0.5,
     show_default=True,
     help="Recorded gaps are divided by this.",
 )
-@click.option("--longest-gap-s", type=click.FloatRange(min=0), default=60.0, show_default=True)
+@click.option("--longest-gap-s", type=click.FloatRange(min=0), default=30.0, show_default=True)
 @click.option(
-    "--length-divisor", type=click.FloatRange(min=1), default=16.0, show_default=True, help="Prompt lengths are divided by this."
+    "--length-divisor", type=click.FloatRange(min=1), default=32.0, show_default=True, help="Prompt lengths are divided by this."
 )
 @click.option(
-    "--output-divisor", type=click.FloatRange(min=1), default=16.0, show_default=True, help="Answer lengths are divided by this."
+    "--output-divisor", type=click.FloatRange(min=1), default=32.0, show_default=True, help="Answer lengths are divided by this."
 )
 @click.option(
     "--redis-outage-s", type=click.FloatRange(min=0), default=0.0, help="Kill Redis halfway; it is back, empty, after this."
@@ -179,9 +192,9 @@ def _times(good: Sequence[RoundResult]) -> dict[str, float]:
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "json_file", metavar="FILE", help="Write the figures as JSON; '-' is standard output.")
 def main(
-    sessions_file: Path, graph_file: Path, sets: tuple[str, ...], count: int, rounds: int, ramp_s: float, speed: float,
-    longest_gap_s: float, length_divisor: float, output_divisor: float, redis_outage_s: float, kill_coordinator: bool, seed: int,
-    json_file: str | None,
+    sessions_file: Path, graph_file: Path, sets: tuple[str, ...], engine_speed: float, count: int, rounds: int, ramp_s: float,
+    speed: float, longest_gap_s: float, length_divisor: float, output_divisor: float, redis_outage_s: float,
+    kill_coordinator: bool, seed: int, json_file: str | None,
 ) -> None:  # fmt: skip
     """Replay SESSIONS_FILE.
 
@@ -195,7 +208,7 @@ def main(
     async def go() -> dict[str, Any]:
         sessions = load_sessions(sessions_file)
         total = sum(len(sessions[i % len(sessions)].rounds[:rounds]) for i in range(count))
-        async with running_graph(load_graph(graph_file, sets)) as running:
+        async with running_graph(load_graph(graph_file, [*sets, *_paced(load_graph(graph_file, sets), engine_speed)])) as running:
             with rounds_progress(console) as bar:
                 task = bar.add_task("rounds", total=total)
                 return await run(running, sessions, count, rounds, pace, mishaps, seed, lambda: bar.advance(task))
