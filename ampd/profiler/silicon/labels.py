@@ -47,13 +47,13 @@ def _provenance(system: System, tables: str | None) -> Provenance:
 
 def _steps(system: System, tables: str | None) -> str:
     if tables:
-        return "An estimate from measured operator tables, not a measurement of a live engine."
+        return "An estimate from measured operator tables, not a measurement of a live engine; errors are the fit's against them."
     gpu, extra = system.gpu, system.ampd
     return (
-        f"An estimate from a roofline; nothing was measured. Of {gpu.bfloat16_tc_flops / 1e12:.0f} TFLOPS (BF16, dense) matrix"
-        f" products reach {extra.compute_efficiency:.0%} and attention {extra.attention_efficiency:.0%}; of"
-        f" {gpu.mem_bw / 1e12:.2f} TB/s {gpu.mem_bw_empirical_scaling_factor:.0%} are reached; an operator takes"
-        f" {extra.launch_s * 1e6:g} us beside its work."
+        "An estimate from a roofline: nothing was measured, and errors are the fit's against the roofline."
+        f" Of {gpu.bfloat16_tc_flops / 1e12:.0f} TFLOPS (BF16, dense) matrix products reach {extra.compute_efficiency:.0%} and"
+        f" attention {extra.attention_efficiency:.0%}; of {gpu.mem_bw / 1e12:.2f} TB/s"
+        f" {gpu.mem_bw_empirical_scaling_factor:.0%} are reached; an operator takes {extra.launch_s * 1e6:g} us beside its work."
     )
 
 
