@@ -31,6 +31,10 @@ class WorkerRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     context: int = 0
     link_s: float = 0.0
     kv_written: int = 0
+    t_pre_factor: float = 1.0  # these four as in WorkerView
+    t_dec_factor: float = 1.0
+    t_mixed_factor: float = 1.0
+    t_kv_factor: float = 1.0
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):

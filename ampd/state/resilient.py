@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import TypeVar
@@ -23,6 +22,7 @@ from ampd.errors import SetupError, StateError
 from ampd.messages import Handle
 from ampd.policy.types import ClusterView, WorkerView
 from ampd.state.base import Opened, QueueEntry, Sample, SessionRow, StateStore, WorkerRow
+from ampd.state.last_view import LastView
 from ampd.state.session_table import SessionTable
 from ampd.state.settings import StoreSettings
 from ampd.state.write_back import WriteBack
@@ -51,11 +51,10 @@ class ResilientStore:
         self._inner = inner
         self._settings = settings
         self._clock = clock
-        self._view = ClusterView()
+        self._last = LastView(clock)
         self._unsure_until = float("-inf")  # when every process has had time to write back its sessions
         self._lost = False  # the outage that lasts has emptied the store
         self._complete_at = float("-inf")  # when every live worker has had time for a heartbeat
-        self._promised: Counter[int] = Counter()
         self._copies = SessionTable(settings.idle_ttl_s, time.time)
         self._back = WriteBack(self._copies)
         self._misses = 0
@@ -94,7 +93,7 @@ class ResilientStore:
         async def below() -> ClusterView:
             return await self._accept(await self._inner.view())
 
-        return await self._try(below, self._last_view)
+        return await self._try(below, self._last.now)
 
     async def open_round(self, session: str, known: bytes = b"") -> Opened:
         # Every decision waits for this: no closures and calls that can be spared (see `_try`).
@@ -114,12 +113,12 @@ class ResilientStore:
         row, ledger = self._copies.open(session)
         if row is not None:
             self._back.changed(session)
-        return Opened(row, ledger, self._last_view(), degraded=True, unsure=True)
+        return Opened(row, ledger, self._last.now(), degraded=True, unsure=True)
 
     async def _check(self, session: str, opened: Opened, now: float) -> Opened:
         """Learn from the store's answer; and mark it, or raise _CameBackEmpty, if the store may have lost something."""
         copies, view = self._copies, opened.view
-        if view is not self._view:
+        if view is not self._last.view:
             view = await self._accept(view)
         for other, bound in opened.bindings:
             copies.learn(other, bound)
@@ -147,7 +146,7 @@ class ResilientStore:
                 chosen, its_epoch = agreed.id, agreed.epoch
             row, new = self._copies.bind(session, chosen, its_epoch, replace, version)
             if new:
-                self._promised[chosen] += tokens
+                self._last.promise(chosen, tokens)
             return row
 
         return await self._try(below, here)
@@ -193,6 +192,7 @@ class ResilientStore:
     def enqueue_soon(self, worker: int, entry: QueueEntry) -> None:
         if self.away:
             self.degraded += 1
+            self._last.queue(worker, entry.cost_s)
         else:
             self._inner.enqueue_soon(worker, entry)
 
@@ -234,16 +234,11 @@ class ResilientStore:
     async def _accept(self, view: ClusterView) -> ClusterView:
         """Make a view from the store the last one. After an outage it lacks the workers whose next heartbeat is still to come."""
         if self._clock() < self._complete_at:
-            view = ClusterView(_union(view.prefill, self._view.prefill), _union(view.decode, self._view.decode))
-        elif not view.decode and self._view.decode:
+            view = ClusterView(_union(view.prefill, self._last.view.prefill), _union(view.decode, self._last.view.decode))
+        elif not view.decode and self._last.view.decode:
             await self._check_lost()
-        self._view = view
+        self._last.take(view)
         return view
-
-    def _last_view(self) -> ClusterView:
-        promised = self._promised
-        decode = [changed(w, kv_promised=w.kv_promised + promised[w.id]) if w.id in promised else w for w in self._view.decode]
-        return ClusterView(self._view.prefill, decode)
 
     async def _check_lost(self) -> None:
         """Raise _CameBackEmpty if the store restarted empty without a call noticing."""
@@ -272,7 +267,7 @@ class ResilientStore:
                 break
             except StateError:
                 continue
-        self._promised.clear()  # the store has them now, or its workers' reports will
+        self._last.clear()
         if self.away:
             self._complete_at = self._clock() + self._settings.stale_after_s
             self._unsure_until = self._complete_at if self._lost else self._unsure_until
@@ -282,7 +277,7 @@ class ResilientStore:
 
     def _agreed(self, session: str, tokens: int) -> WorkerView | None:
         """The decode worker that every process would choose for a new session with nobody to ask (rendezvous hashing)."""
-        able = [w for w in self._view.decode if not w.draining and w.kv_total >= tokens]
+        able = [w for w in self._last.view.decode if not w.draining and w.kv_total >= tokens]
         return max(able, key=lambda w: sha256(f"{session} {w.id} {w.epoch}".encode()).digest(), default=None)
 
 

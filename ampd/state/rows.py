@@ -66,4 +66,8 @@ def worker_view(row: WorkerRow, stats: Stats) -> WorkerView:
         context=row.context,
         link_s=row.link_s,
         kv_written=row.kv_written,
+        t_pre_factor=row.t_pre_factor,
+        t_dec_factor=row.t_dec_factor,
+        t_mixed_factor=row.t_mixed_factor,
+        t_kv_factor=row.t_kv_factor,
     )
