@@ -121,6 +121,9 @@ class Policy(_Section):
     alpha: Positive = Field(0.9, description="prefill slack: windowed TTFT <= alpha x target")
     beta: Positive = Field(0.85, description="decode slack: windowed ITL <= beta x target")
     window_s: Positive = Field(10.0, description="length of the TTFT and ITL windows, seconds")
+    calibrate: bool = Field(
+        True, description="workers learn by which factor their own times differ from the profile's, and routing multiplies by it"
+    )
     force: list[Literal["local", "remote"]] = Field(
         default_factory=list, description="for tests: path of round 1, 2, ... of every session, repeating; empty = decide"
     )

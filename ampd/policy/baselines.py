@@ -23,7 +23,7 @@ class _Baseline:
 
     def local(self, case: Case, reason: Reason) -> Decision:
         round, decode = case.round, case.decode
-        prefill = case.cost.t_pre(round.l_hist, round.l_incr, decode.theta)
+        prefill = decode.t_pre_factor * case.cost.t_pre(round.l_hist, round.l_incr, decode.theta)
         return Decision("local", decode.id, reason, prefill, {"local": prefill + decode.queued_s})
 
     def remote(self, case: Case, reason: Reason) -> Decision | None:
@@ -35,7 +35,7 @@ class _Baseline:
     def on(self, case: Case, worker: WorkerView, reason: Reason, seconds: list[float]) -> Decision:
         round = case.round
         reused = min(max(round.l_hist, round.held.get(worker.id, 0)), round.l_hist + round.l_incr - 1)
-        prefill = case.cost.t_pre(reused, round.l_hist + round.l_incr - reused, worker.theta)
+        prefill = worker.t_pre_factor * case.cost.t_pre(reused, round.l_hist + round.l_incr - reused, worker.theta)
         return Decision("remote", worker.id, reason, prefill, Estimates(lambda: named(case.prefill, seconds)))
 
     def place(self, case: Case, bypass: bool, local: Reason, remote: Reason) -> Decision:
@@ -136,7 +136,9 @@ class ConditionalDisagg(_Baseline):
     def _prefill_busy(self, case: Case, worker: WorkerView) -> bool:
         """More prefill waits there than the threshold's share of a full step; in seconds, as ampd's queues count."""
         threshold, full_step = self.settings.prefill_busy_threshold, self.settings.max_num_batched_tokens
-        return threshold is not None and worker.queued_s > threshold * case.cost.t_pre(0, full_step, worker.theta)
+        if threshold is None:
+            return False
+        return worker.queued_s > threshold * worker.t_pre_factor * case.cost.t_pre(0, full_step, worker.theta)
 
     def _decode_busy(self, case: Case) -> bool:
         """With this prompt the batch would attend to more than the threshold's share of the pool. An unknown pool, 0, is busy."""
@@ -150,9 +152,9 @@ def _waits(case: Case) -> list[float]:
     round, cost = case.round, case.cost
     prompt = round.l_hist + round.l_incr
     whole = ByTheta(lambda theta: cost.t_pre(0, prompt, theta))
-    waits = [w.queued_s + whole[w.theta] for w in case.prefill]
+    waits = [w.queued_s + w.t_pre_factor * whole[w.theta] for w in case.prefill]
     if round.held:
         for i, worker in enumerate(case.prefill):
             if held := min(round.held.get(worker.id, 0), prompt - 1):
-                waits[i] = worker.queued_s + cost.t_pre(held, prompt - held, worker.theta)
+                waits[i] = worker.queued_s + worker.t_pre_factor * cost.t_pre(held, prompt - held, worker.theta)
     return waits

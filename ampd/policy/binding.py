@@ -8,7 +8,7 @@ taken as what all decode workers show now.
     duty     = sum(context) / sum(context + kv_pinned)                 over all decode workers; 1 when nothing is held
     context  = duty x (context + kv_pinned) + kv_promised + the new prompt         of the worker
     batch    = context / (sum(context) / sum(running))                 sequences of the mean size that runs; 1 at least
-    load     = T_dec(batch, context, theta)
+    load     = T_dec(batch, context, theta) x the worker's factor of it
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _least_loaded(workers: list[WorkerView], view: ClusterView, tokens: int, cos
     def load(w: WorkerView) -> tuple[float, int, int, int]:
         expected = duty * (w.context + w.kv_pinned) + w.kv_promised + tokens
         batch = max(1, round(expected / max(mean, 1)))
-        return cost.t_dec(batch, int(expected), w.theta), w.kv_promised - w.kv_free, w.running, w.id
+        return w.t_dec_factor * cost.t_dec(batch, int(expected), w.theta), w.kv_promised - w.kv_free, w.running, w.id
 
     return min(workers, key=load)
 
@@ -98,7 +98,8 @@ def rebind(
     for worker in view.decode:
         if worker is bound or worker.draining or kv_room(worker) < tokens:
             continue
-        history_s = cost.t_pre(0, tokens, worker.theta) - cost.t_pre(placement.l_hist, placement.l_incr, worker.theta)
+        increment_s = cost.t_pre(placement.l_hist, placement.l_incr, worker.theta)
+        history_s = worker.t_pre_factor * (cost.t_pre(0, tokens, worker.theta) - increment_s)
         gain_s = stays_s - _served_s(worker, placement, cost, steps)
         if gain_s - history_s > (best.gain_s - best.cost_s if best is not None else 0.0):
             best = Rebinding(worker, history_s, gain_s)
@@ -107,6 +108,6 @@ def rebind(
 
 def _served_s(worker: WorkerView, placement: Round, cost: CostModel, steps: int) -> float:
     """Seconds to serve the round on a worker that holds its history."""
-    prefill = cost.t_pre(placement.l_hist, placement.l_incr, worker.theta)
-    step = cost.t_dec(worker.running + 1, worker.context + placement.l_hist + placement.l_incr, worker.theta)
+    prefill = worker.t_pre_factor * cost.t_pre(placement.l_hist, placement.l_incr, worker.theta)
+    step = worker.t_dec_factor * cost.t_dec(worker.running + 1, worker.context + placement.l_hist + placement.l_incr, worker.theta)
     return worker.queued_s + prefill + steps * step

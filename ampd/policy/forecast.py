@@ -12,6 +12,7 @@
     chunked    steps of T_mixed, of which T_mixed - T_dec is prefill
     exclusive  all of the time: the batch stands still for T_pre
   The last two delay the batch by the prefill's own time, which is charged to it as `stall_s`.
+- Every T is multiplied by the factor that the worker has measured for it (see WorkerView); a read's by the reader's.
 
 Nothing here reads a window.
 """
@@ -24,10 +25,25 @@ from typing import NamedTuple
 from ampd.policy.chunks import ChunkLimits
 from ampd.policy.placing import Case
 from ampd.policy.settings import LocalPrefill
-from ampd.policy.types import WorkerView
+from ampd.policy.types import LEAST_FACTOR, WorkerView
 
 # What a batch without slack still gives a prefill, as a share of its own step (see `chunks`).
 _FLOOR = ChunkLimits(max_tokens=1).floor_share
+# T_dec by two points of its line, and by itself, may differ in the last digits.
+_JUST_BELOW = 1 - 1e-9
+
+
+class Terms(NamedTuple):
+    """Seconds of a round on a worker other than D, by who multiplies them: `rest` has D's factors, the others want the worker's.
+
+    The last two are the least that `read` and `prefill` are on any worker of this theta, whatever it holds.
+    """
+
+    rest: float
+    read: float
+    prefill: float
+    least_read: float
+    least_prefill: float
 
 
 class Outlook(NamedTuple):
@@ -41,21 +57,22 @@ class Outlook(NamedTuple):
 class Forecast:
     """The candidates of one round. Terms that depend on theta alone are computed once. `itl_limit_s` bounds a step of a batch."""
 
-    __slots__ = ("_chunk", "_longest_step_s", "_mode", "_step_s", "_steps", "_t_pre", "_terms", "case", "itl_limit_s")
+    __slots__ = ("_chunk", "_mode", "_step_s", "_steps", "_t_pre", "_terms", "case", "itl_limit_s", "longest_step_s", "stretches")
 
     def __init__(self, case: Case, mode: LocalPrefill, chunk: int, itl_limit_s: float) -> None:
         decode = case.decode
         self.case, self._mode, self._chunk, self.itl_limit_s = case, mode, chunk, itl_limit_s
-        self._longest_step_s = itl_limit_s / (1 + _FLOOR) if mode == "slack" else itl_limit_s  # of a batch with slack
-        self._step_s = case.cost.t_dec(decode.running + 1, decode.context + case.tokens, decode.theta)
-        self._terms: dict[int, tuple[float, float, float, float]] = {}
-        self._steps: dict[int, tuple[float, float]] = {}  # by theta: T_dec of one sequence without tokens, and of each token
+        self.stretches = mode == "slack"
+        self.longest_step_s = itl_limit_s / (1 + _FLOOR) if self.stretches else itl_limit_s  # of a batch with slack
+        self._step_s = decode.t_dec_factor * case.cost.t_dec(decode.running + 1, decode.context + case.tokens, decode.theta)
+        self._terms: dict[int, Terms] = {}
+        self._steps: dict[int, tuple[float, float]] = {}
         self._t_pre: dict[int, float] = {}
 
     def local(self) -> Outlook:
         """The round on its bound decode worker."""
         decode = self.case.decode
-        prefill = self.prefill_s(decode.theta)
+        prefill = decode.t_pre_factor * self.prefill_s(decode.theta)
         stretch, itl_s, stall_s = self.beside(decode, prefill)
         finish = (decode.queued_s + prefill) * stretch
         return Outlook(finish, itl_s, finish + stall_s)
@@ -64,62 +81,57 @@ class Forecast:
         """The score on a decode worker other than D; infinite on one without slack."""
         case, held, running, link, link_d = self.case, self.case.round.held, worker.running, worker.link_s, self.case.decode.link_s
         theta, queued = worker.theta, worker.queued_s
-        own, prefill = self.terms_of(theta, held[worker.id]) if worker.id in held else self._terms[theta][:2]
-        score = own + queued + (link if link > link_d else link_d)
+        rest, read, prefill = self.terms_of(theta, held[worker.id]) if worker.id in held else self._terms[theta][:3]
+        prefill *= worker.t_pre_factor
+        score = rest + worker.t_kv_factor * read + prefill + queued + (link if link > link_d else link_d)
         if running == 0:
             return score
-        if self._mode != "slack":
+        if not self.stretches:
             return score + self._delay_s(worker, prefill)
-        step = case.cost.t_dec(running, worker.context, theta)
-        if step > self._longest_step_s:
+        step = worker.t_dec_factor * case.cost.t_dec(running, worker.context, theta)
+        if step > self.longest_step_s:
             return inf
         return score + (queued + prefill) * step / (self.itl_limit_s - step)  # stretch - 1 = step / (limit - step)
 
-    def most_context(self, theta: int, bound_s: float) -> float:
-        """No batch that attends to more tokens has slack, or so much that a prefill beside it can score `bound_s` or less.
+    def least_step(self, theta: int) -> tuple[float, float]:
+        """(Seconds, seconds for each token of the context) that no batch's step is below, but for the worker's factor.
 
         T_dec is linear in the context and not less for a larger batch, so that of one sequence is a bound for all.
         """
         if theta not in self._steps:
             flat, million = self.case.cost.t_dec(1, 0, theta), self.case.cost.t_dec(1, 1_000_000, theta)
-            self._steps[theta] = flat, max(0.0, million - flat) / 1_000_000
-        (flat, slope), step = self._steps[theta], self._longest_step_s
-        if self._mode == "slack" and bound_s < inf:
-            _, _, own, prefill = self._terms[theta]
-            spare = max(0.0, bound_s - own)
-            step = min(step, self.itl_limit_s * spare / (spare + prefill))
-        if slope == 0:
-            return inf if flat <= step else -1
-        return (step - flat) / slope + 1
+            self._steps[theta] = _JUST_BELOW * flat, _JUST_BELOW * max(0.0, million - flat) / 1_000_000
+        return self._steps[theta]
 
     def _delay_s(self, worker: WorkerView, prefill_s: float) -> float:
         """What the batch of another decode worker adds to the score of a prefill there; infinite when it has no slack."""
         stretch, itl_s, stall_s = self.beside(worker, prefill_s)
         return (worker.queued_s + prefill_s) * (stretch - 1) + stall_s if itl_s <= self.itl_limit_s else inf
 
-    def terms(self, theta: int) -> tuple[float, float, float, float]:
-        """`terms_of` on a worker of this theta that holds nothing; and the least that each is on any, whatever it holds."""
+    def terms(self, theta: int) -> Terms:
+        """The terms on a worker of this theta that holds nothing; and the least that they are on any, whatever it holds."""
         if theta not in self._terms:
-            own, prefill = self.terms_of(theta, 0)
-            least, least_prefill = own, prefill
+            rest, read, prefill = self.terms_of(theta, 0)
+            least_read, least_prefill = read, prefill
             for held in self.case.round.held.values():
-                its, its_prefill = self.terms_of(theta, held)
-                if its < least:
-                    least = its
+                _, its_read, its_prefill = self.terms_of(theta, held)
+                if its_read < least_read:
+                    least_read = its_read
                 if its_prefill < least_prefill:
                     least_prefill = its_prefill
-            self._terms[theta] = own, prefill, least, least_prefill
+            self._terms[theta] = Terms(rest, read, prefill, least_read, least_prefill)
         return self._terms[theta]
 
-    def terms_of(self, theta: int, held: int) -> tuple[float, float]:
-        """(The round's own seconds, T_pre of them) on a worker other than D, without a batch, that holds `held` tokens of it."""
-        round, cost, theta_d = self.case.round, self.case.cost, self.case.decode.theta
+    def terms_of(self, theta: int, held: int) -> tuple[float, float, float]:
+        """(`rest`, `read`, `prefill`) of Terms on a worker without a batch that holds `held` tokens of the round."""
+        round, cost, decode = self.case.round, self.case.cost, self.case.decode
         history, prefill = round.l_hist, self.prefill_s(theta, held)
-        read = cost.t_kv(history - held, theta_d, theta, "history") if history > held else 0.0
-        return read + prefill + cost.t_kv(round.l_incr, theta, theta_d, "increment") + self._step_s, prefill
+        read = cost.t_kv(history - held, decode.theta, theta, "history") if history > held else 0.0
+        back = decode.t_kv_factor * cost.t_kv(round.l_incr, theta, decode.theta, "increment")
+        return back + self._step_s, read, prefill
 
     def prefill_s(self, theta: int, held: int = 0) -> float:
-        """T_pre of what is held neither there nor as history; the last token is always computed, to sample from."""
+        """T_pre of what is held neither there nor as history; the last token is always computed, to sample from. No factor."""
         round = self.case.round
         if held <= round.l_hist and round.l_incr > 0:
             if theta not in self._t_pre:
@@ -134,11 +146,14 @@ class Forecast:
         if worker.running == 0:
             return 1.0, 0.0, 0.0
         cost = self.case.cost
-        step = cost.t_dec(worker.running, worker.context, worker.theta)
+        t_dec = cost.t_dec(worker.running, worker.context, worker.theta)
+        step = worker.t_dec_factor * t_dec
         if self._mode == "slack":
             length = max(self.itl_limit_s, step * (1 + _FLOOR))
             return length / (length - step), length, 0.0
         if self._mode == "exclusive":
             return 1.0, step + prefill_s, prefill_s
-        mixed = cost.t_mixed(worker.running, worker.context, min(self._chunk, self.case.round.l_incr), worker.theta)
+        t_mixed = cost.t_mixed(worker.running, worker.context, min(self._chunk, self.case.round.l_incr), worker.theta)
+        # Whatever the two factors are, a chunk adds to a step.
+        mixed = max(worker.t_mixed_factor * t_mixed, step + LEAST_FACTOR * (t_mixed - t_dec))
         return mixed / max(mixed - step, 1e-9), mixed, prefill_s

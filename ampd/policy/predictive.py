@@ -105,12 +105,13 @@ class Predictive:
 
     def _decide(self, case: Case, forecast: Forecast, worker: WorkerView, reason: Reason) -> Decision:
         if worker is case.decode:
-            prefill = forecast.prefill_s(worker.theta, 0)
+            held = 0
         else:
-            prefill = forecast.prefill_s(worker.theta, case.round.held.get(worker.id, 0))
+            held = case.round.held.get(worker.id, 0)
             if worker.role == "decode" and reason == "least_finish":
                 reason = "deflect"
         path: Path = "local" if worker is case.decode else "remote"
+        prefill = worker.t_pre_factor * forecast.prefill_s(worker.theta, held)
         return Decision(path, worker.id, reason, prefill, Estimates(lambda: self._estimates(case, forecast)))
 
     def _estimates(self, case: Case, forecast: Forecast) -> dict[str, float]:

@@ -63,11 +63,14 @@ def _least_cost(equations: _Equations, case: Case) -> Decision:
 def _itl_hat(worker: WorkerView, cost: CostModel) -> float:
     if worker.itl_s is not None:
         return worker.itl_s
-    return cost.t_dec(worker.running, worker.context, worker.theta) if worker.running > 0 else 0.0
+    return worker.t_dec_factor * cost.t_dec(worker.running, worker.context, worker.theta) if worker.running > 0 else 0.0
 
 
 class _Equations:
-    """Equations 1 and 2 for one round. Workers of equal theta share their cost terms, so a decision costs O(workers) additions."""
+    """Equations 1 and 2 for one round. Workers of equal theta share their cost terms, so a decision costs O(workers) additions.
+
+    T_pre and T_kv are multiplied by the factors that the worker which computes, or reads, has measured.
+    """
 
     __slots__ = ("_case", "_own")
 
@@ -77,32 +80,40 @@ class _Equations:
 
     def local(self) -> float:
         """Equation 1: own prefill plus the prefills queued on the decode worker."""
-        return self._t_pre(self._case.decode.theta) + self._case.decode.queued_s
+        return self._t_pre(self._case.decode) + self._case.decode.queued_s
 
     def remotes(self) -> list[float]:
         """Equation 2 for each prefill worker: own prefill, both KV transfers, and the worker's queue."""
-        own = self._own
-        return [own[w.theta] + w.queued_s for w in self._case.prefill]
+        own, seconds = self._own, []
+        for w in self._case.prefill:
+            prefill, history, increment = own[w.theta]
+            seconds.append(w.t_pre_factor * prefill + w.t_kv_factor * history + increment + w.queued_s)
+        return seconds
 
-    def _t_pre(self, theta: int) -> float:
-        return self._case.cost.t_pre(self._case.round.l_hist, self._case.round.l_incr, theta)
+    def _remote(self, worker: WorkerView) -> float:
+        prefill, history, increment = self._own[worker.theta]
+        return worker.t_pre_factor * prefill + worker.t_kv_factor * history + increment + worker.queued_s
 
-    def _own_s(self, theta: int) -> float:
-        """Equation 2 without the queue: prefill, history from the decode worker, increment back."""
-        round, cost, theta_d = self._case.round, self._case.cost, self._case.decode.theta
-        history = cost.t_kv(round.l_hist, theta_d, theta, "history")
-        return self._t_pre(theta) + history + cost.t_kv(round.l_incr, theta, theta_d, "increment")
+    def _t_pre(self, worker: WorkerView) -> float:
+        return worker.t_pre_factor * self._case.cost.t_pre(self._case.round.l_hist, self._case.round.l_incr, worker.theta)
+
+    def _own_s(self, theta: int) -> tuple[float, float, float]:
+        """Equation 2 without the queue and the worker's factors: prefill, history from the decode worker, increment back."""
+        round, cost, decode = self._case.round, self._case.cost, self._case.decode
+        prefill = cost.t_pre(round.l_hist, round.l_incr, theta)
+        history = cost.t_kv(round.l_hist, decode.theta, theta, "history")
+        return prefill, history, decode.t_kv_factor * cost.t_kv(round.l_incr, theta, decode.theta, "increment")
 
     def local_decision(self, reason: Reason, remotes: Sequence[float] = ()) -> Decision:
         decode = self._case.decode
-        return Decision("local", decode.id, reason, self._t_pre(decode.theta), self._estimates(self._case.prefill, remotes))
+        return Decision("local", decode.id, reason, self._t_pre(decode), self._estimates(self._case.prefill, remotes))
 
     def remote_decision(self, worker: WorkerView, reason: Reason, remotes: Sequence[float] = ()) -> Decision:
         if remotes:
             estimates = self._estimates(self._case.prefill, remotes)
         else:
-            estimates = self._estimates([worker], [self._own[worker.theta] + worker.queued_s])
-        return Decision("remote", worker.id, reason, self._t_pre(worker.theta), estimates)
+            estimates = self._estimates([worker], [self._remote(worker)])
+        return Decision("remote", worker.id, reason, self._t_pre(worker), estimates)
 
     def _estimates(self, workers: Sequence[WorkerView], seconds: Sequence[float]) -> Estimates:
         return Estimates(lambda: {"local": self.local(), **(named(workers, seconds) if seconds else {})})

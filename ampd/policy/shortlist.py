@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf
 
 from ampd.policy.forecast import Forecast
-from ampd.policy.types import WorkerView
+from ampd.policy.types import LEAST_FACTOR, WorkerView
 
 Scored = tuple[list[WorkerView], list[float]]
 
@@ -24,18 +24,27 @@ def prefill_workers(forecast: Forecast, bound_s: float = inf, near: float = 0.0)
     """Prefill workers that take work and can hold the prompt, and the predicted finish on each."""
     workers: list[WorkerView] = []
     scores: list[float] = []
-    case, theta, own, least = forecast.case, 0, 0.0, 0.0
+    case, theta, floor = forecast.case, 0, 0.0
+    rest = read = prefill = least_read = least_prefill = 0.0
     held, link_d, tokens, factor = case.round.held, case.decode.link_s, case.tokens, near_bound(1.0, near)
     for w in case.view.prefill:
         if w.theta != theta:
             theta = w.theta
-            own, _, least, _ = forecast.terms(theta)
+            rest, read, prefill, least_read, least_prefill = forecast.terms(theta)
+            floor = rest + LEAST_FACTOR * (least_read + least_prefill)
         queued = w.queued_s
-        if least + queued > bound_s:
+        if floor + queued > bound_s:
+            continue
+        pre, kv = w.t_pre_factor, w.t_kv_factor
+        if rest + kv * least_read + pre * least_prefill + queued > bound_s:
             continue
         link = w.link_s
-        own_s = own if w.id not in held else forecast.terms_of(theta, held[w.id])[0]
-        score = own_s + queued + (link if link > link_d else link_d)
+        if w.id in held:
+            _, its_read, its_prefill = forecast.terms_of(theta, held[w.id])
+            score = rest + kv * its_read + pre * its_prefill + queued
+        else:
+            score = rest + kv * read + pre * prefill + queued
+        score += link if link > link_d else link_d
         if score <= bound_s and score < inf and not w.draining and not 0 < w.kv_total < tokens:
             workers.append(w)
             scores.append(score)
@@ -48,16 +57,23 @@ def decode_workers(forecast: Forecast, bound_s: float = inf, near: float = 0.0) 
     """Decode workers other than the bound one with slack and KV room, and the score on each."""
     workers: list[WorkerView] = []
     scores: list[float] = []
-    case, theta, least, most = forecast.case, 0, 0.0, inf
+    case, theta, flat, slope = forecast.case, 0, 0.0, 0.0
+    rest = least_read = least_prefill = 0.0
     tokens, bound_worker, factor = case.tokens, case.decode, near_bound(1.0, near)
+    longest, limit, stretches = forecast.longest_step_s, forecast.itl_limit_s, forecast.stretches
     for w in case.view.decode:
         if w.theta != theta:
             theta = w.theta
-            least = forecast.terms(theta)[2]
-            most = forecast.most_context(theta, bound_s)
-        if w.context > most and w.running:
+            rest, _, _, least_read, least_prefill = forecast.terms(theta)
+            flat, slope = forecast.least_step(theta)
+        step = w.t_dec_factor * (flat + slope * w.context)
+        if step > longest and w.running:
             continue
-        if least + w.queued_s > bound_s or w.kv_free - w.kv_promised < tokens or w is bound_worker or w.draining:
+        queued, prefill = w.queued_s, w.t_pre_factor * least_prefill
+        spare = bound_s - rest - w.t_kv_factor * least_read - prefill - queued
+        if spare < 0 or w.kv_free - w.kv_promised < tokens or w is bound_worker or w.draining:
+            continue
+        if stretches and w.running and step * (spare + queued + prefill) > limit * spare:  # the stretch takes more than is spare
             continue
         score = forecast.deflected(w)
         if score <= bound_s and score < inf:
@@ -65,5 +81,4 @@ def decode_workers(forecast: Forecast, bound_s: float = inf, near: float = 0.0) 
             scores.append(score)
             if score * factor < bound_s:
                 bound_s = score * factor
-                most = forecast.most_context(theta, bound_s)
     return workers, scores

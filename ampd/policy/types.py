@@ -40,11 +40,16 @@ Reason = Literal[
 ]
 
 
+# No factor of a worker's is below it; see WorkerView.
+LEAST_FACTOR = 0.25
+
+
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """One live worker as the state store last saw it. A windowed mean is None when its window holds no sample.
 
     KV sizes are tokens: `kv_free` counts the blocks that can be allocated now (unreferenced prefix-cache blocks are free, pinned
     blocks are not), so the room for a new session is `kv_free - kv_promised`. `kv_pinned` is part of what is in use.
+    Each cost function is multiplied by the worker's own factor of it; T_kv by the reader's.
     """
 
     id: int
@@ -64,6 +69,10 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     context: int = 0  # tokens of KV that the running batch attends to
     link_s: float = 0.0  # estimated seconds of KV transfers that this worker's link still owes
     kv_written: int = 0  # tokens of KV written into the prefix cache since the worker's start: the clock by which it forgets
+    t_pre_factor: float = 1.0  # measured seconds over the cost model's, as far as the worker has seen; 0.25 to 4
+    t_dec_factor: float = 1.0
+    t_mixed_factor: float = 1.0
+    t_kv_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
