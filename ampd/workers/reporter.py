@@ -15,14 +15,14 @@ from ampd.state.base import QueueEntry, Sample, StateStore, WorkerRow
 
 log = logging.getLogger(__name__)
 
-# Two changes closer than this are reported together, seconds.
+# From a change to its report, seconds.
 MIN_INTERVAL_S = 0.05
 # Heartbeats between two comparisons of the mirror with the queue itself.
 _AUDIT_EVERY = 8
 
 
 class Reporter:
-    """Sends reports in the background, in order, each in one trip and at least `interval_s` after the one before."""
+    """Sends reports in the background, in order, each in one trip: `interval_s` after a change, and every `heartbeat_s`."""
 
     def __init__(
         self,
@@ -71,12 +71,14 @@ class Reporter:
         while True:
             await self._report(audit=beat % _AUDIT_EVERY == 0)
             beat += 1
-            await asyncio.sleep(self._interval_s)
             try:
                 async with asyncio.timeout(self._heartbeat_s):
                     await self._changed.wait()
             except TimeoutError:
-                pass
+                continue
+            # Not at once: changes come in swarms; and what has just been dispatched and begun here may reach the store before the
+            # word of its Coordinator, who then shows a task that has left already.
+            await asyncio.sleep(self._interval_s)
 
     async def _report(self, audit: bool) -> None:
         self._changed.clear()

@@ -99,3 +99,19 @@ async def test_an_outage_costs_reports_and_ends_by_itself(caplog: pytest.LogCapt
         await r.beats(2)
         [worker] = (await r.store.view()).decode
         assert worker.ttft_s == pytest.approx(0.4)
+
+
+async def test_a_departure_does_not_overtake_the_word_of_its_coordinator() -> None:
+    """A task may be dispatched, and begin, before what its Coordinator writes to the store is there."""
+    store = MemoryStore()
+    await store.connect()
+    reporter = Reporter(store, lambda: ROW, list, heartbeat_s=60.0, interval_s=0.2)
+    task = asyncio.create_task(reporter.run())
+    await asyncio.sleep(0.3)  # long since the last report
+    reporter.departed("a", ())
+    await asyncio.sleep(0.02)
+    await store.enqueue(1, entry("a"))
+    await asyncio.sleep(0.4)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert await store.queue(1) == []
