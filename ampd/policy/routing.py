@@ -109,10 +109,8 @@ class _Equations:
         return Decision("local", decode.id, reason, self._t_pre(decode), self._estimates(self._case.prefill, remotes))
 
     def remote_decision(self, worker: WorkerView, reason: Reason, remotes: Sequence[float] = ()) -> Decision:
-        if remotes:
-            estimates = self._estimates(self._case.prefill, remotes)
-        else:
-            estimates = self._estimates([worker], [self._remote(worker)])
+        shown, seconds = (self._case.prefill, remotes) if remotes else ([worker], [self._remote(worker)])
+        estimates = self._estimates(shown, seconds)
         return Decision("remote", worker.id, reason, self._t_pre(worker), estimates)
 
     def _estimates(self, workers: Sequence[WorkerView], seconds: Sequence[float]) -> Estimates:

@@ -35,15 +35,12 @@ def prefill_workers(forecast: Forecast, bound_s: float = inf, near: float = 0.0)
         queued = w.queued_s
         if floor + queued > bound_s:
             continue
-        pre, kv = w.t_pre_factor, w.t_kv_factor
-        if rest + kv * least_read + pre * least_prefill + queued > bound_s:
-            continue
         link = w.link_s
         if w.id in held:
             _, its_read, its_prefill = forecast.terms_of(theta, held[w.id])
-            score = rest + kv * its_read + pre * its_prefill + queued
+            score = rest + w.t_kv_factor * its_read + w.t_pre_factor * its_prefill + queued
         else:
-            score = rest + kv * read + pre * prefill + queued
+            score = rest + w.t_kv_factor * read + w.t_pre_factor * prefill + queued
         score += link if link > link_d else link_d
         if score <= bound_s and score < inf and not w.draining and not 0 < w.kv_total < tokens:
             workers.append(w)
