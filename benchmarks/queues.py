@@ -26,7 +26,7 @@ class QueueWatch:
 
     The two are read one after the other and tasks come and go meanwhile, so a sample counts only for workers whose own figure is
     the same before and after, and only if one of both shows a task: empty queues are equal too easily. Reports of many workers in
-    a process may be late, so those that differ are looked at again: they count as unequal if they differ still and in the same way,
+    a process may be late, so those that differ are looked at again: they count as unequal if they differ still, by the same tasks,
     and not at all if something has changed. Nothing counts while Redis is away. Use as an async context manager.
     """
 
@@ -81,14 +81,15 @@ class QueueWatch:
                     self.samples += len(agreed)
                     other = {w: differ for w, differ in other.items() if others.get(w) == differ}
                 self.samples += len(other)
-                self.differences.update(f"{here} here, {shown} in Redis" for here, shown in other.values())
+                self.differences.update(f"{here} here, {len(tasks)} in Redis" for here, tasks in other.values())
 
-    async def _look(self) -> tuple[list[str], dict[str, tuple[int, int]]]:
-        """Workers with tasks of which both say the same, and what each says where they do not."""
+    async def _look(self) -> tuple[list[str], dict[str, tuple[int, frozenset[str]]]]:
+        """Workers with tasks of which both say the same; where they do not, how many the worker has, and which Redis shows."""
         before, shown, after = await self._at_workers(), await self._in_redis(), await self._at_workers()
         still = [w for w in before if before[w] == after.get(w)]
         equal = [w for w in still if before[w] == shown.get(w, 0) and before[w]]
-        return equal, {w: (before[w], shown.get(w, 0)) for w in still if before[w] != shown.get(w, 0)}
+        other = [w for w in still if before[w] != shown.get(w, 0)]
+        return equal, {w: (before[w], frozenset(entry.id for entry in await self._store.queue(int(w)))) for w in other}
 
     async def _in_redis(self) -> dict[str, int]:
         view = await self._store.view()

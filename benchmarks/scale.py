@@ -166,7 +166,7 @@ def _times(good: Sequence[RoundResult]) -> dict[str, float]:
     show_default=True,
     help="Engines run this much faster than their profile; targets change with them. Below 1, more sessions last at the same cost.",
 )
-@click.option("--sessions", "count", type=click.IntRange(min=1), default=2200, show_default=True, help="Sessions at once.")
+@click.option("--sessions", "count", type=click.IntRange(min=1), default=2300, show_default=True, help="Sessions at once.")
 @click.option("--rounds", type=click.IntRange(min=1), default=4, show_default=True, help="Rounds of each session, at most.")
 @click.option(
     "--ramp-s", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Sessions start within these seconds."
