@@ -2,7 +2,8 @@
 
 A factor follows the median of log(measured / predicted) over windows of tasks, each task weighing as many seconds as were predicted
 for it, but never more than all others together. So one task decides nothing, however wrong its time. A window lasts until enough
-tasks are in it and enough time has passed; it then moves the factor a part of the way, the further the longer it took. Time alone
+tasks are in it and enough time has passed; it then moves the factor a part of the way, the further the longer it took and the more
+work it saw beside those before. So a few brief tasks, of which half may be overhead, leave what long ones have taught. Time alone
 moves nothing: without tasks every factor stays.
 """
 
@@ -21,18 +22,20 @@ FUNCTIONS: tuple[CostFunction, ...] = get_args(CostFunction)
 _STANDS_IN: Mapping[CostFunction, CostFunction] = {"t_mixed": "t_dec", "t_pre": "t_dec"}
 _OTHERS = 0.9  # the most that one task weighs, as a share of all others of its window
 _MOST = 256  # tasks of a window; older ones drop out
+_MEMORY = 4.0  # what is usual follows so many times slower than factors do
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How fast and how far factors move.
 
-    A window has `least_tasks` and lasts `window_s`; it moves a factor's logarithm by the share `seconds / time_s` of the way, at
-    most by half, and sees a median that is off by more than `jump` as one off by `jump`. Factors stay within 1 / bound and bound.
+    A window has `least_tasks` and lasts `window_s`. One of usual work moves a factor's logarithm by the share `seconds / time_s` of
+    the way, one of less work by less; none by more than half, and a median that is off by more than `jump` counts as off by `jump`.
+    Factors stay within 1 / bound and bound.
     """
 
     window_s: float = 2.0
-    least_tasks: int = 3
+    least_tasks: int = 3  # two at least: a lone one says nothing
     time_s: float = 8.0
     jump: float = 2.0
     bound: float = 4.0
@@ -44,13 +47,14 @@ DEFAULT_PACE = Pace()
 class Factor:
     """The factor of one function on one worker. 1 until a window has been measured."""
 
-    __slots__ = ("_began", "_log", "_pace", "_tasks", "measured")
+    __slots__ = ("_began", "_log", "_pace", "_tasks", "_work_s", "measured")
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self._log = 0.0
         self._tasks: deque[tuple[float, float]] = deque(maxlen=_MOST)
         self._began = 0.0
+        self._work_s = 0.0  # of a usual window
         self.measured = False
 
     @property
@@ -77,9 +81,12 @@ class Factor:
 
     def _move(self, seconds: float) -> None:
         pace = self._pace
-        jump, bound = log(pace.jump), log(pace.bound)
-        off = _clamped(_median(self._tasks) - self._log, jump)
-        self._log = _clamped(self._log + min(0.5, seconds / pace.time_s) * off, bound)
+        median, work_s = _median(self._tasks)
+        share = min(0.5, seconds / pace.time_s)
+        usual_s = self._work_s or work_s
+        self._work_s = usual_s + share / _MEMORY * (work_s - usual_s)
+        step = min(0.5, share * work_s / self._work_s)
+        self._log = _clamped(self._log + step * _clamped(median - self._log, log(pace.jump)), log(pace.bound))
 
 
 class Calibration:
@@ -104,13 +111,13 @@ def _clamped(value: float, most: float) -> float:
     return max(-most, min(most, value))
 
 
-def _median(tasks: deque[tuple[float, float]]) -> float:
-    """The weighted median of (value, weight), no weight above `_OTHERS` of the rest of them."""
+def _median(tasks: deque[tuple[float, float]]) -> tuple[float, float]:
+    """The weighted median of (value, weight), no weight above `_OTHERS` of the rest of them; and the sum of the weights."""
     total = sum(weight for _, weight in tasks)
     weighed = [(value, min(weight, _OTHERS * (total - weight))) for value, weight in sorted(tasks)]
-    half, seen = sum(weight for _, weight in weighed) / 2, 0.0
+    total, seen = sum(weight for _, weight in weighed), 0.0
     for value, weight in weighed:
         seen += weight
-        if seen >= half:
-            return value
-    return weighed[-1][0]
+        if 2 * seen >= total:
+            return value, total
+    return weighed[-1][0], total

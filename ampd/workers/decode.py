@@ -11,6 +11,7 @@ from ampd.ledger import Match, build, chain_at, grow, measure
 from ampd.messages import DecodeChunk, DecodeRequest, Handle, RoundStats
 from ampd.workers.engine_run import EngineRun
 from ampd.workers.engines.base import EngineJob, EngineOutput, KvFacts
+from ampd.workers.judge import JobWatch
 from ampd.workers.round_meter import RoundMeter
 from ampd.workers.worker import Worker
 
@@ -36,16 +37,18 @@ async def serve_decode(worker: Worker, request: DecodeRequest) -> AsyncIterator[
         trace=request.trace,
     )
     with worker.round(request.id):
+        watch = worker.judge.watch("increment", len(request.token_ids), computes=request.path == "local")
         queued_s = 0.0 if request.path == "remote" else (await worker.take_turn(request)).queued_s
         try:
             await worker.make_room(len(request.token_ids), request.session)
             if request.path == "remote":
                 await worker.release(request.history, request.session)
             worker.check_wanted(request.id)
+            watch.begins()
             async with EngineRun(worker.engine, job) as run:
                 generated: list[int] = []
                 async for output in run.outputs():
-                    _measure(worker, request, meter, output)
+                    _measure(worker, request, meter, watch, output)
                     if meter.tokens:
                         worker.queue.leave(request.id)  # the next local prefill may start
                     generated.extend(output.output.get("token_ids") or ())
@@ -56,9 +59,10 @@ async def serve_decode(worker: Worker, request: DecodeRequest) -> AsyncIterator[
                     if handle is not None:
                         await worker.release(request.history, request.session)
                     stats = _stats(request, meter, output, queued_s, recompute)
-                    worker.observe("increment", output, len(request.token_ids), None, meter.itl_s)
+                    worker.observe("increment", output, watch)
                     yield DecodeChunk(output=output.output, stats=stats, handle=handle)
         finally:
+            watch.ends()
             worker.queue.leave(request.id)
 
 
@@ -91,14 +95,16 @@ def _checked_prefill(worker: Worker, request: DecodeRequest, ledger: bytes) -> d
     return handle.source()
 
 
-def _measure(worker: Worker, request: DecodeRequest, meter: RoundMeter, output: EngineOutput) -> None:
+def _measure(worker: Worker, request: DecodeRequest, meter: RoundMeter, watch: JobWatch, output: EngineOutput) -> None:
     if output.output.get("index") or 0:
         return  # further choices of one request leave beside the first
     first = meter.tokens == 0
     gap = meter.add(time.monotonic(), output.tokens)
     if gap is not None:
         worker.telemetry.itl(worker.identity.id, *gap)
+        watch.tokens_left(*gap)
     elif first and meter.tokens:
+        watch.first_token()
         worker.telemetry.ttft(request.prefill_worker, meter.ttft_s)
 
 

@@ -12,8 +12,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from ampd.cost_model.calibration import FUNCTIONS, CostFunction
 from ampd.policy.reordering import Reordering
-from ampd.policy.types import CostModel, Direction
+from ampd.policy.types import Direction, Role
 from ampd.workers.engines.base import KvFacts
 from ampd.workers.reporter import Reporter
 from ampd.workers.worker import Worker
@@ -21,15 +22,6 @@ from ampd.workers.worker import Worker
 _REORDER = (1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2)
 _READ = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _RATIO = (0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Predictor:
-    """What the graph's profile says of a worker. `peer_theta` is the other side's in transfers, None when there are several."""
-
-    cost: CostModel
-    theta: int
-    peer_theta: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +34,7 @@ class _Watched:
 class WorkerMetrics:
     """Totals since the start of the process. Implements `ampd.workers.worker.Observer`."""
 
-    def __init__(self, predictor: Predictor | None = None) -> None:
-        self._predictor = predictor
+    def __init__(self) -> None:
         self._watched: list[_Watched] = []
         self.registry = registry = CollectorRegistry()
         self._reorder = Histogram("ampd_reorder_duration_seconds", "One dequeue's choice", registry=registry, buckets=_REORDER)
@@ -56,7 +47,7 @@ class WorkerMetrics:
             "ampd_cost_model_error_ratio", "Predicted over measured seconds", ["fn"], registry=registry, buckets=_RATIO
         )
         self._most = 0
-        self._ratios = {fn: self._ratio.labels(fn) for fn in ("t_pre", "t_dec", "t_kv")}  # a look-up costs as much as a sample
+        self._ratios = {fn: self._ratio.labels(fn) for fn in FUNCTIONS}  # a look-up costs as much as a sample
         registry.register(self)
 
     def watch(self, name: str, worker: Worker, reporter: Reporter) -> None:
@@ -86,24 +77,10 @@ class WorkerMetrics:
             return
         self._bytes.labels(direction).inc(facts.read_tokens * bytes_per_token)
         self._seconds.labels(direction).observe(facts.read_s)
-        if self._predictor is not None and self._predictor.peer_theta is not None:
-            here, there = self._predictor.theta, self._predictor.peer_theta
-            self._judge("t_kv", self._predictor.cost.t_kv(facts.read_tokens, there, here, direction), facts.read_s)
 
-    def prefilled(self, facts: KvFacts, tokens: int, seconds: float) -> None:
-        """See Observer."""
-        known = facts.cached_tokens + facts.read_tokens
-        if self._predictor is not None and known < tokens:
-            self._judge("t_pre", self._predictor.cost.t_pre(known, tokens - known, self._predictor.theta), seconds)
-
-    def decoded(self, batch: int, context: int, itl_s: float) -> None:
-        """See Observer."""
-        if self._predictor is not None and batch:
-            self._judge("t_dec", self._predictor.cost.t_dec(batch, context, self._predictor.theta), itl_s)
-
-    def _judge(self, fn: str, predicted_s: float, measured_s: float) -> None:
-        if measured_s > 0:
-            self._ratios[fn].observe(predicted_s / measured_s)
+    def judged(self, fn: CostFunction, predicted_s: float, measured_s: float) -> None:
+        """The profile's time of a task, without the worker's factor, and its own. See Judge."""
+        self._ratios[fn].observe(predicted_s / measured_s)
 
     # ---- what is read off the workers at a scrape
 
@@ -112,16 +89,21 @@ class WorkerMetrics:
         depth = GaugeMetricFamily("ampd_prefill_queue_depth", "Prefills waiting for their turn", labels=["worker"])
         ttft = GaugeMetricFamily("ampd_window_ttft_seconds", "Mean TTFT of the window, as routing sees it", labels=["worker"])
         itl = GaugeMetricFamily("ampd_window_itl_seconds", "Mean ITL of the window, as routing sees it", labels=["worker"])
+        factor = GaugeMetricFamily(
+            "ampd_cost_model_factor", "Measured over predicted seconds, as routing multiplies by it", labels=["worker", "fn"]
+        )
         info = GaugeMetricFamily("ampd_worker_info", "Who a worker is", labels=["worker", "id", "role"])
         for watched in self._watched:
             worker, seen = watched.worker, watched.reporter.seen
             depth.add_metric([watched.name], worker.queue.depth)
             info.add_metric([watched.name, str(worker.identity.id), worker.identity.role], 1)
+            for fn in _COMPUTED[worker.identity.role] if worker.judge.predictor is not None else ():
+                factor.add_metric([watched.name, fn], worker.judge.factor(fn))
             if seen is not None and seen.ttft_s is not None:
                 ttft.add_metric([watched.name], seen.ttft_s)
             if seen is not None and seen.itl_s is not None:
                 itl.add_metric([watched.name], seen.itl_s)
-        yield from (depth, ttft, itl, info, *self._leases())
+        yield from (depth, ttft, itl, factor, info, *self._leases())
 
     def _leases(self) -> Iterator[Any]:
         tables = [watched.worker.pins for watched in self._watched]
@@ -130,6 +112,8 @@ class WorkerMetrics:
         for cause, what in _ENDS.items():
             yield CounterMetricFamily(f"ampd_kv_lease_{cause}", what, sum(table.ended[cause] for table in tables))
 
+
+_COMPUTED: dict[Role, tuple[CostFunction, ...]] = {"prefill": ("t_pre", "t_kv"), "decode": FUNCTIONS}
 
 _ENDS = {
     "released": "Pins ended by their session",

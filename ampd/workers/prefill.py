@@ -53,10 +53,15 @@ async def _prefill(worker: Worker, peers: Peers, request: PrefillRequest, queued
         trace=request.trace,
     )
     started = time.monotonic()
-    output = await _pinned_output(worker, job)
+    watch = worker.judge.watch("history", len(request.token_ids), computes=True)
+    watch.begins()
+    try:
+        output = await _pinned_output(worker, job)
+    finally:
+        watch.ends()
     seconds = time.monotonic() - started
     kv = output.kv or KvFacts()
-    worker.observe("history", output, len(request.token_ids), max(0.0, seconds - kv.read_s), 0.0)
+    worker.observe("history", output, watch)
     if kv.read_failed:
         recompute = "read_failed"
         worker.counters.recompute(recompute)

@@ -22,6 +22,7 @@ from dynamo.runtime import DistributedRuntime, Endpoint
 
 from ampd.config import Graph
 from ampd.config import Worker as WorkerGroup
+from ampd.cost_model.calibration import Calibration
 from ampd.errors import ConfigError, EngineDead, StateError
 from ampd.policy.reordering import Reordering, reorder
 from ampd.policy.types import PrefillTask
@@ -31,7 +32,8 @@ from ampd.workers.costs import peer_theta, profiled_cost
 from ampd.workers.endpoints import Departures, Endpoints, KvPeers
 from ampd.workers.engines import make_engines
 from ampd.workers.engines.base import Engine
-from ampd.workers.metrics import Predictor, WorkerMetrics
+from ampd.workers.judge import Judge, Predictor
+from ampd.workers.metrics import WorkerMetrics
 from ampd.workers.reporter import MIN_INTERVAL_S, Reporter
 from ampd.workers.worker import Worker, WorkerIdentity
 
@@ -52,6 +54,7 @@ class _Process:
     stop: asyncio.Event
     ready: Callable[[], None]
     metrics: WorkerMetrics
+    predictor: Predictor | None
     departures: Departures
     starting: int
     alive: int
@@ -93,7 +96,7 @@ async def run(
         cost = profiled_cost(graph, group)
         predictor = None if cost is None else Predictor(cost, group.tensor_parallel, peer_theta(graph, group))
         process = _Process(
-            graph, group, namespace, store, stop, ready, WorkerMetrics(predictor), Departures(), len(engines), len(engines)
+            graph, group, namespace, store, stop, ready, WorkerMetrics(), predictor, Departures(), len(engines), len(engines)
         )
         shared, runtimes = _runtimes(len(engines))
         for runtime in {shared, *runtimes}:
@@ -174,7 +177,8 @@ def _worker(process: _Process, identity: WorkerIdentity, engine: Engine) -> tupl
     worker: Worker
     interval_s = max(MIN_INTERVAL_S, process.alive / _REPORTS_PER_S)
     reporter = Reporter(process.store, lambda: worker.row(), lambda: worker.waiting(), graph.state.heartbeat_s, interval_s)
-    worker = Worker(identity, engine, reporter, order, graph.transport.read_grace_s, graph.sessions.idle_ttl_s, metrics)
+    judge = Judge(process.predictor, engine.load, Calibration() if graph.policy.calibrate else None, metrics.judged)
+    worker = Worker(identity, engine, reporter, order, graph.transport.read_grace_s, graph.sessions.idle_ttl_s, metrics, judge)
     return worker, reporter
 
 

@@ -15,6 +15,7 @@ from ampd.messages import DecodeRequest, Handle, KvReply, KvRequest, PrefillRequ
 from ampd.policy.types import Direction, PrefillTask
 from ampd.state.base import QueueEntry, WorkerRow
 from ampd.workers.engines.base import Engine, EngineOutput, KvFacts
+from ampd.workers.judge import JobWatch, Judge
 from ampd.workers.pins import PinTable
 from ampd.workers.prefill_queue import Mirror, Order, PrefillQueue, Turn
 
@@ -46,12 +47,6 @@ class Observer(Protocol):
 
     def read(self, direction: Direction, facts: KvFacts, bytes_per_token: int) -> None:
         """A job's KV was read from another worker, if `facts` say so."""
-
-    def prefilled(self, facts: KvFacts, tokens: int, seconds: float) -> None:
-        """A prompt of `tokens` tokens was computed in `seconds`, but for what `facts` say was known."""
-
-    def decoded(self, batch: int, context: int, itl_s: float) -> None:
-        """A round has ended with this mean ITL, and the batch as it is now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +88,12 @@ class Worker:
         grace_s: float,
         pin_ttl_s: float,
         observer: Observer | None = None,
+        judge: Judge | None = None,
     ) -> None:
         self.identity, self.engine, self.telemetry, self._grace_s = identity, engine, telemetry, grace_s
         self._pin_ttl_s = pin_ttl_s
         self._observer = observer
+        self.judge = Judge() if judge is None else judge
         self.block_size = engine.info.block_size
         self.pins = PinTable(identity.id, identity.epoch, self.block_size, time.time)
         # A prefill worker computes one task while one more reads its history.
@@ -126,6 +123,10 @@ class Worker:
             context=load.context,
             link_s=load.link_s,
             kv_written=load.kv_written,
+            t_pre_factor=self.judge.factor("t_pre"),
+            t_dec_factor=self.judge.factor("t_dec"),
+            t_mixed_factor=self.judge.factor("t_mixed"),
+            t_kv_factor=self.judge.factor("t_kv"),
         )
 
     # ---- rounds under way
@@ -206,18 +207,12 @@ class Worker:
         if self._observer is not None:
             self._observer.fenced(cause)
 
-    def observe(self, direction: Direction, output: EngineOutput, tokens: int, prefill_s: float | None, itl_s: float) -> None:
-        """A job has ended that was to read `direction`; its prompt of `tokens` was computed in `prefill_s`, if it was here."""
-        if self._observer is None:
-            return
+    def observe(self, direction: Direction, output: EngineOutput, watch: JobWatch) -> None:
+        """A job has ended that was to read `direction`."""
         facts = output.kv or KvFacts()
-        self._observer.read(direction, facts, self.engine.info.kv_bytes_per_token)
-        if prefill_s is not None:
-            self._observer.prefilled(facts, tokens, prefill_s)
-        if itl_s > 0:
-            load = self.engine.load()
-            # The ended round is not in the load any more.
-            self._observer.decoded(load.running + 1, load.context + tokens, itl_s)
+        if self._observer is not None:
+            self._observer.read(direction, facts, self.engine.info.kv_bytes_per_token)
+        watch.over(facts)
 
     async def release(self, handle: Handle | None, session: str | None = None) -> None:
         """Drop a pin that nobody reads; with `session`, only one of that session's."""
