@@ -19,7 +19,8 @@ def forecast(rng: Random, mode: Literal["slack", "chunked", "exclusive"]) -> For
     """A round on a cluster of many workers, some of which hold part of its prompt."""
 
     def load() -> dict[str, float]:
-        return {"queued_s": rng.uniform(0, 0.5), "link_s": rng.choice([0.0, 0.0, 0.1]), "theta": rng.choice([1, 2])}
+        factors = {f"t_{fn}_factor": rng.choice([1.0, rng.uniform(0.25, 4.0)]) for fn in ("pre", "dec", "mixed", "kv")}
+        return {"queued_s": rng.uniform(0, 0.5), "link_s": rng.choice([0.0, 0.0, 0.1]), "theta": rng.choice([1, 2]), **factors}
 
     prefills = [prefill(i, **load()) for i in range(30)]
     batches = [{"running": rng.randrange(4), "context": rng.randrange(60_000)} for _ in range(30)]
