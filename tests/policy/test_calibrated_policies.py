@@ -112,3 +112,18 @@ def test_sessions_are_bound_away_from_a_slow_decode_worker_and_leave_it() -> Non
     assert moved is not None
     assert moved.worker.id == 7
     assert moved.cost_s == pytest.approx(2.1 - 0.3), "at the other worker's speed"
+
+
+def test_a_move_is_priced_by_the_factors_of_both_workers() -> None:
+    view = ClusterView([], [decode(running=8, context=8000, t_pre_factor=2.0, t_dec_factor=3.0), decode(7, t_pre_factor=0.5)])
+    moved = rebind(a_round(), view, COSTS, "when_cheaper", steps=100)
+    assert moved is not None
+    assert moved.cost_s == pytest.approx(0.5 * (2.1 - T_PRE))
+    stays, leaves = 2 * T_PRE + 100 * 3 * (0.09 + 0.0101), 0.5 * T_PRE + 100 * (0.01 + 0.0021)
+    assert moved.gain_s == pytest.approx(stays - leaves)
+
+
+def test_a_baselines_wait_on_a_worker_that_holds_the_prompt_has_its_factor() -> None:
+    p = prefill(1, 0.5, t_pre_factor=3.0)
+    made = decide(policy("dynamo"), a_round(held={1: 2000}), [p, prefill(2)], [decode()])
+    assert made.estimates["remote:1"] == pytest.approx(0.5 + 3 * T_PRE)

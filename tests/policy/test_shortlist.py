@@ -23,10 +23,11 @@ def forecast(rng: Random, mode: Literal["slack", "chunked", "exclusive"]) -> For
         return {"queued_s": rng.uniform(0, 0.5), "link_s": rng.choice([0.0, 0.0, 0.1]), "theta": rng.choice([1, 2]), **factors}
 
     prefills = [prefill(i, **load()) for i in range(30)]
-    batches = [{"running": rng.randrange(4), "context": rng.randrange(60_000)} for _ in range(30)]
+    batches = [{"running": rng.randrange(4), "context": rng.randrange(150_000)} for _ in range(30)]
     decodes = [decode(BOUND + i, **load(), **batch) for i, batch in enumerate(batches)]
     held = {rng.randrange(30) + first: rng.randrange(2000) for first in (0, 0, BOUND + 1)}
-    return Forecast(Case(a_round(1000, 1000, held=held), ClusterView(prefills, decodes), COSTS, rng), mode, 512, 0.09)
+    size = rng.choice([(1000, 1000), (1000, 1000), (20_000, 50), (100_000, 10)])
+    return Forecast(Case(a_round(*size, held=held), ClusterView(prefills, decodes), COSTS, rng), mode, 512, 0.09)
 
 
 @pytest.mark.parametrize("mode", ["slack", "chunked", "exclusive"])

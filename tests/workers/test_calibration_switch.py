@@ -35,6 +35,7 @@ async def test_a_process_calibrates_its_workers_unless_told_not_to(tmp_path: Pat
         for _ in range(60):
             worker.judge.judged("t_pre", 0.1, 0.2)
         assert worker.row().t_pre_factor == pytest.approx(factor, rel=0.05)
+        assert _worker(process, WorkerIdentity(2, "prefill", "f", 1), engine)[0].row().t_pre_factor == 1.0, "each learns for itself"
         text = process.metrics.text()
     assert f'ampd_cost_model_factor{{fn="t_pre",worker="p-0"}} {worker.judge.factor("t_pre")}' in text
     assert 'ampd_cost_model_error_ratio_count{fn="t_pre"} 60.0' in text
