@@ -23,6 +23,8 @@ from ampd.workers.metrics import WorkerMetrics
 from ampd.workers.reporter import Reporter
 from ampd.workers.worker import Worker, WorkerIdentity
 
+TRIO: tuple[Role, ...] = ("prefill", "decode", "decode")
+
 
 class Cluster:
     """Workers around these engines, which reach each other's pins by their ids. With a `pace` they are calibrated."""
@@ -74,7 +76,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def upkeep(found: list[SimEngine], folder: Path, roles: Sequence[Role], pace: Pace | None = None) -> AsyncIterator[Cluster]:
+async def upkeep(
+    found: list[SimEngine], folder: Path, roles: Sequence[Role] = TRIO, pace: Pace | None = None
+) -> AsyncIterator[Cluster]:
     """A running cluster."""
     made = Cluster(found, folder, roles, pace)
     await made.store.connect()

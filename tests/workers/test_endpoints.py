@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sim_engines import BLOCK, engines, graph, prompt, right
-from test_sim_workers import Cluster, decode_request, prefill_request, upkeep
+from sim_workers import Cluster, decode_request, prefill_request, upkeep
 
 from ampd.errors import RoundCancelled
 from ampd.messages import DecodeChunk, KvReply, KvRequest, PrefillResult, decode, encode

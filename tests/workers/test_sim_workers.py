@@ -12,15 +12,13 @@ import pytest
 from sim_engines import BLOCK, engines, graph, prompt, right
 from sim_workers import Cluster, decode_request, prefill_request, serve, upkeep
 
-from ampd.policy.types import Role
 from ampd.workers.prefill import serve_prefill
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    roles: tuple[Role, ...] = ("prefill", "decode", "decode")
     engined = engines(graph(tmp_path, {"speed": 10.0}), ("p", 0), ("d", 0), ("d", 1))
-    async with engined as found, upkeep(found, tmp_path, roles) as made:
+    async with engined as found, upkeep(found, tmp_path) as made:
         yield made
 
 
