@@ -40,7 +40,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--silicon", metavar="SYSTEM", help="Estimate from published tables instead: a system's name, or its YAML file.")
 @click.option("--model", metavar="M", help="With --silicon: the model.")
 @click.option("--tp", default="1", show_default=True, metavar="1,2,..", help="With --silicon: tensor-parallel degrees.")
-@click.option("--block-size", type=click.IntRange(min=1), default=16, show_default=True, help="With --silicon: KV block, tokens.")
+@click.option("--block-size", type=click.IntRange(min=1), default=32, show_default=True, help="With --silicon: KV block, tokens.")
 @click.option("--name", metavar="SERVED", help="With --silicon: the model's name in the graphs that will use the profile.")
 @click.pass_context
 def profile(

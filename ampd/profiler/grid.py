@@ -52,7 +52,8 @@ QUICK = Grid(
 )
 FULL = Grid(
     history=(0, 256, 1024, 2048, 4096, 6144, 8192),
-    increment=(1, 8, 16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096),
+    # Odd sizes among the round ones: between the steps of an engine's kernels a fit cannot know what it has not seen.
+    increment=(1, 8, 16, 32, 64, 90, 128, 200, 256, 384, 512, 700, 1024, 1400, 2048, 2900, 4096),
     longest=1 << 30,
     decode=(
         (1, (64, 256, 1024, 2048, 4096)),
@@ -63,7 +64,7 @@ FULL = Grid(
         (16, (64, 256, 1024, 2048, 4096)),
     ),
     mixed=((1, (256, 2048)), (2, (1024,)), (4, (256, 1024)), (8, (256, 1024)), (16, (128, 1024))),
-    chunks=(16, 32, 64, 128, 256, 384, 512),
+    chunks=(16, 32, 64, 90, 128, 200, 256, 384, 512),
     transfer=(64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192),
 )
 
@@ -88,7 +89,7 @@ def choose_spots(limits: Limits, quick: bool) -> list[Spot]:
 
 def _far(hist: int, incr: int, grid: Grid) -> bool:
     """Long increments after every other history only: there the curve is smooth, and a point takes seconds."""
-    return incr >= 1536 and grid.history.index(_at_most(grid.history, hist)) % 2 == 1
+    return incr >= 1400 and grid.history.index(_at_most(grid.history, hist)) % 2 == 1
 
 
 def _at_most(values: Sequence[int], wanted: int) -> int:
@@ -97,10 +98,10 @@ def _at_most(values: Sequence[int], wanted: int) -> int:
 
 
 def _fits(limits: Limits, batch: int, context: int) -> bool:
-    """Half of the pool stays for what the batch's sequences add, and for reads."""
+    """A third of the pool at most: the rest stays for other points' prompts, and for what reads bring in."""
     if context + 4 * DECODE_STEPS > limits.longest:
         return False
-    return limits.kv_decode is None or batch * (context + limits.block_size) <= limits.kv_decode // 2
+    return limits.kv_decode is None or batch * (context + limits.block_size) <= limits.kv_decode // 3
 
 
 def _unique(values: Iterable[int]) -> list[int]:

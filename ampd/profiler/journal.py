@@ -23,6 +23,7 @@ from ampd.workers.engines.base import EngineInfo
 
 FORMAT = "ampd-profile-samples"
 VERSION = 1
+_BEGINNING = f'{{"format":"{FORMAT}"'.encode()
 _STATE_EVERY_S = 5.0
 
 
@@ -125,19 +126,22 @@ def open_journal(path: Path, identity: Identity, fresh: bool) -> Iterator[Journa
 def _recover(path: Path, descriptor: int, identity: Identity) -> list[Sample | State]:
     """The samples in the file, which ends with a whole line afterwards."""
     raw = path.read_bytes()
+    if not (raw.startswith(_BEGINNING) or _BEGINNING.startswith(raw)):
+        raise ProfileError(f"{path}: not the samples of an `ampd profile`; remove it, or use --fresh")
     whole = raw[: raw.rfind(b"\n") + 1]
-    os.ftruncate(descriptor, len(whole))
-    first, *rest = whole.splitlines() or [b""]
-    if not first:
+    if not whole:
+        os.ftruncate(descriptor, 0)
         os.write(descriptor, msgspec.json.encode(Header(identity=identity)) + b"\n")
         return []
+    first, *rest = whole.splitlines()
     try:
         header = msgspec.json.decode(first, type=Header)
-        if (header.format, header.version) != (FORMAT, VERSION):
-            raise ProfileError(f"{path}: not the samples of this version's `ampd profile`; remove it, or use --fresh")
+        if header.version != VERSION:
+            raise ProfileError(f"{path}: version {header.version}, this ampd reads {VERSION}; remove it, or use --fresh")
         lines = msgspec.json.decode(b"[" + b",".join(rest) + b"]", type=list[Sample | State])
     except msgspec.DecodeError as e:
         raise ProfileError(f"{path}: damaged ({e}); remove it, or use --fresh") from None
     if differences := header.identity.differences(identity):
         raise ProfileError(f"{path}: begun with {'; '.join(differences)}; remove it, use --fresh, or choose another --out")
+    os.ftruncate(descriptor, len(whole))
     return lines

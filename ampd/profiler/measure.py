@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
@@ -21,6 +22,8 @@ from ampd.profiler.pair import EnginePair
 from ampd.profiler.sampling import CHECK_PLAN, Measure, Plan, Progress, sample
 from ampd.profiler.spots import DECODE_STEPS, MIXED_LEAD, MIXED_PROMPTS, Spot
 
+_RETRIES = 2
+_READS = 3  # of which a T_kv sample is the median: the end of a read is seen only between two engine steps
 # Beyond what is measured: sequences start within a few steps of each other.
 _MARGIN_STEPS = 4
 _MIXED_TOKENS = 64  # a mixed measurement's batch is ended once its prompts are done, long before this
@@ -55,9 +58,11 @@ class Bench:
             case "mixed":
                 return await self._mixed(*spot.args)
             case "history":
-                return await self._history(*spot.args)
+                reads = [await self._history(*spot.args) for _ in range(_READS)]
             case "increment":
-                return await self._increment(*spot.args)
+                reads = [await self._increment(*spot.args) for _ in range(_READS)]
+        whole = [seconds for seconds in reads if seconds is not None]
+        return median(whole) if whole else None
 
     async def _prefill(self, l_hist: int, l_incr: int) -> float | None:
         """From submission to the first token."""
@@ -97,14 +102,14 @@ class Bench:
         prompt = self._bases.decode[0][:tokens]
         params, pinned = _pin(await run_job(self._pair.decode, decode_job(prompt, 2, pin=True)))
         job = prefill_job(prompt + self._tokens.take(1), source=params, source_tokens=min(pinned, tokens), salt=_salt())
-        return _read(await run_job(self._pair.prefill, job), tokens)
+        return _read_s(await run_job(self._pair.prefill, job), tokens)
 
     async def _increment(self, tokens: int) -> float | None:
         """D reads from P."""
         prompt = self._bases.prefill[: tokens - 1] + self._tokens.take(1)
         params, pinned = _pin(await run_job(self._pair.prefill, prefill_job(prompt, pin=True)))
         job = decode_job(prompt, 2, source=params, source_tokens=pinned, salt=_salt())
-        return _read(await run_job(self._pair.decode, job), tokens)
+        return _read_s(await run_job(self._pair.decode, job), tokens)
 
     def _prompts(self, batch: int, context: int) -> list[list[int]]:
         """Whole blocks and one token, which is all that is left to compute."""
@@ -139,12 +144,12 @@ def _gap_ending(runs: Sequence[Ran], at: float) -> float | None:
     return median(gaps)
 
 
-def _read(ran: Ran, tokens: int) -> float | None:
-    """Seconds of a read of at least `tokens` tokens, all but one block of them at most."""
+def _read_s(ran: Ran, tokens: int) -> float | None:
+    """Seconds of a read; None unless it moved all the tokens, but for one that was computed."""
     kv = ran.kv
-    if kv is None or kv.read_failed or not kv.read_tokens:
+    if kv is None or kv.read_failed or abs(kv.read_tokens - tokens) > 1:
         return None
-    return kv.read_s * tokens / kv.read_tokens if abs(kv.read_tokens - tokens) <= 1 else None
+    return kv.read_s
 
 
 def _pin(ran: Ran) -> tuple[dict[str, object], int]:
@@ -158,12 +163,17 @@ def _salt() -> str:
 
 
 def watched(bench: Bench, watch: Watch) -> Measure:
-    """`bench.measure`, with the reference timed in between; a sample that lost the CPU to others is spoilt."""
+    """`bench.measure`, with the reference timed in between; a sample that lost the CPU to others is spoilt.
+
+    After `_RETRIES` of them a point takes what it gets: the machine is noisy, its report says so, and the median has to do.
+    """
+    retries: Counter[Spot] = Counter()
 
     async def measure(spot: Spot) -> float | None:
         await watch.reference()
-        with watch.sample() as spoilt:
+        with watch.sample(judged=retries[spot] < _RETRIES) as spoilt:
             seconds = await bench.measure(spot)
+        retries[spot] += spoilt[0]
         return None if spoilt[0] else seconds
 
     return measure

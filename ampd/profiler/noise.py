@@ -92,12 +92,12 @@ class Watch:
         return self._read_times(self._processes)
 
     @contextmanager
-    def sample(self) -> Iterator[list[bool]]:
-        """Around one sample: the list it gives holds, afterwards, whether the sample was spoilt."""
+    def sample(self, judged: bool = True) -> Iterator[list[bool]]:
+        """Around one sample: the list it gives holds, afterwards, whether the sample was spoilt; never unless `judged`."""
         before, verdict = self._read(), [False]
         yield verdict
         after = self._read()
-        verdict[0] = after.wall - before.wall >= _SHORTEST_S and lost_share(before, after) > _SPOILT_SHARE
+        verdict[0] = judged and after.wall - before.wall >= _SHORTEST_S and lost_share(before, after) > _SPOILT_SHARE
         self.spoilt += verdict[0]
 
     async def reference(self) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from ampd.config import Graph, Worker
 from ampd.errors import ConfigError
 from ampd.launch.models import resolve_model
 from ampd.launch.preflight import check_cores, free_ports
+from ampd.profiler import guard
 from ampd.workers.engines.base import Engine
 
 
@@ -27,21 +31,40 @@ class EnginePair:
 
 @asynccontextmanager
 async def engine_pair(graph: Graph) -> AsyncIterator[EnginePair]:
-    """Start the first prefill and the first decode worker of a graph. Raises ConfigError or SetupError."""
+    """Start the first prefill and the first decode worker of a graph. They end with the block, or with this process, however that
+    ends. Raises ConfigError or SetupError.
+    """
     from ampd.workers.engines.vllm import VllmEngine
 
     check_cores(graph)
-    workers = _quiet(first_worker(graph, "prefill")), _quiet(first_worker(graph, "decode"))
+    groups = first_worker(graph, "prefill"), first_worker(graph, "decode")
     model = await asyncio.to_thread(resolve_model, graph)
     graph = _as_measured(graph, model)
     ports = free_ports(graph.transport.host, 2)
-    prefill, decode = (VllmEngine(graph, worker, 0, port) for worker, port in zip(workers, ports, strict=True))
-    try:
-        await prefill.start()
-        await decode.start()
-        yield EnginePair(prefill, decode, graph, model)
-    finally:
-        await asyncio.gather(prefill.stop(), decode.stop())
+    with _guarded() as mark:
+        prefill, decode = (VllmEngine(graph, _marked(group, mark), 0, port) for group, port in zip(groups, ports, strict=True))
+        try:
+            await prefill.start()
+            await decode.start()
+            yield EnginePair(prefill, decode, graph, model)
+        finally:
+            await asyncio.gather(prefill.stop(), decode.stop())
+
+
+@contextmanager
+def _guarded() -> Iterator[str]:
+    """Have a process watch over this one; gives the mark by which it knows the engines."""
+    mark = uuid.uuid4().hex
+    command = [sys.executable, "-I", "-S", guard.__file__, mark]
+    # A session of its own: a terminal's Ctrl-C does not reach it.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
+        yield mark
+
+
+def _marked(worker: Worker, mark: str) -> Worker:
+    """With the guard's mark, and quiet unless the graph says otherwise: logs would tear the progress bar."""
+    quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "NIXL_LOG_LEVEL": "WARN", "TQDM_DISABLE": "1"}
+    return worker.model_copy(update={"env": {**quiet, **worker.env, guard.MARK: mark}})
 
 
 def first_worker(graph: Graph, role: str) -> Worker:
@@ -52,11 +75,6 @@ def first_worker(graph: Graph, role: str) -> Worker:
                 raise ConfigError(f"workers.{index}.engine = {worker.engine!r}: only engine: vllm can be measured")
             return worker
     raise ConfigError(f"workers: profiling measures KV reads both ways, so the graph needs a worker with role: {role}")
-
-
-def _quiet(worker: Worker) -> Worker:
-    """With vLLM's log at errors only, unless the graph sets its level: it would tear the progress bar."""
-    return worker.model_copy(update={"env": {"VLLM_LOGGING_LEVEL": "ERROR", **worker.env}})
 
 
 def _as_measured(graph: Graph, model: Path) -> Graph:
