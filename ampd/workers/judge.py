@@ -5,8 +5,8 @@ What the profile says is of an engine that does one thing. Tasks share an engine
     T_pre    a prefill without a batch beside it, from the engine's first step of it to its result
     T_mixed  a prefill beside a batch, in all its steps; these are counted by the tokens that leave meanwhile
     T_dec    the gaps of a round in which no prefill was in the engine
-    T_kv     a read that no other read of this worker overlapped, as far as is known; those of others from the same holder, which
-             it may have had to wait for, are not seen
+    T_kv     a read without another read or prefill in the engine, nor a batch whose steps are long beside it: an engine notices the
+             end of a read only between two steps; what others read from the same holder meanwhile is not seen
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ampd.workers.engines.base import EngineLoad, KvFacts
 # Of a prefill beside a batch. The step under way when it arrives may or may not count, so of few steps too much is uncertain.
 _LEAST_STEPS = 8
 _SAMPLE_EVERY = 16  # tokens of a round between two looks at the batch
+_LONG_STEP = 0.25  # as a share of a read
 _READS = 64  # remembered, to find those that overlap
 
 Told = Callable[[CostFunction, float, float], None]
@@ -96,6 +97,7 @@ class JobWatch:
         self._phase: Literal["before", "prefilling", "decoding", "reading", "after"] = "before"
         self._began_at = self._free_at = self._computed_at = 0.0
         self._steps, self._batch, self._context, self._alone = 0.0, 0, 0, False
+        self._reads_alone, self._prefills = False, 0
         self._clean_s, self._clean = 0.0, 0
         self._steps_s, self._looks, self._since = 0.0, 0, 0  # T_dec of the batches looked at
         self._mark: int | None = None
@@ -106,34 +108,39 @@ class JobWatch:
         self._phase = "prefilling" if self._computes else "reading"
         self._began_at, self._context = judge.clock(), judge.load().context
         self._steps, self._batch, self._alone = judge.steps, judge.decoding, judge.decoding == 0
+        self._reads_alone = judge.prefilling == 0
         if self._computes:
             judge.prefilling += 1
             judge.prefills += 1
+        self._prefills = judge.prefills
 
     def first_token(self) -> None:
         """The round's first tokens have left."""
-        self._computed()
+        judge = self._judge
+        self._prompt_done()
         self._phase = "decoding"
-        self._judge.decoding += 1
-        self._mark = self._judge.undisturbed
+        judge.decoding += 1
+        self._mark = judge.undisturbed
         self._look()
 
     def ends(self) -> None:
         """The job has left the engine, however it ended; a prefill's result is there if it is `over` then. Idempotent."""
-        self._computed()
+        self._prompt_done()
         if self._phase == "decoding":
             self._judge.decoding -= 1
         self._phase = "after"
 
-    def _computed(self) -> None:
-        if self._phase != "prefilling":
-            return
+    def _prompt_done(self) -> None:
+        """The engine has the prompt's KV, read or computed, or has given it up."""
         judge = self._judge
-        judge.prefilling -= 1
-        self._computed_at, self._free_at = judge.clock(), judge.computed_at
-        judge.computed_at = self._computed_at
-        self._steps = judge.steps - self._steps
-        self._alone = self._alone and judge.decoding == 0 and self._steps == 0
+        if self._phase in ("prefilling", "reading"):
+            self._reads_alone = self._reads_alone and judge.prefills == self._prefills
+        if self._phase == "prefilling":
+            judge.prefilling -= 1
+            self._computed_at, self._free_at = judge.clock(), judge.computed_at
+            judge.computed_at = self._computed_at
+            self._steps = judge.steps - self._steps
+            self._alone = self._alone and judge.decoding == 0 and self._steps == 0
 
     def tokens_left(self, seconds: float, tokens: int) -> None:
         """More tokens have left, so many seconds after those before."""
@@ -175,8 +182,11 @@ class JobWatch:
         reads = self._judge.reads
         overlapped = any(began < end and start < ended for start, end in reads)
         reads.append((began, ended))
-        if predictor.peer_theta is not None and not overlapped:
-            predicted_s = predictor.cost.t_kv(facts.read_tokens, predictor.peer_theta, predictor.theta, self._direction)
+        if predictor.peer_theta is None or overlapped or not self._reads_alone:
+            return
+        predicted_s = predictor.cost.t_kv(facts.read_tokens, predictor.peer_theta, predictor.theta, self._direction)
+        step_s = predictor.cost.t_dec(self._batch, self._context, predictor.theta) if self._batch else 0.0
+        if step_s <= _LONG_STEP * predicted_s:
             self._judge.judged("t_kv", predicted_s, facts.read_s)
 
     def _judge_prefill(self, predictor: Predictor, known: int, measured_s: float) -> None:

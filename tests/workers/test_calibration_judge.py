@@ -94,6 +94,29 @@ def test_a_read_that_shares_the_link_is_not_judged(bench: Bench) -> None:
     assert bench.judged == [("t_kv", pytest.approx(0.1), pytest.approx(0.1))] * 2
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile", "after"])
+def test_a_read_while_a_prefill_runs_is_not_judged(bench: Bench, when: str) -> None:
+    if when == "before":
+        bench.round()
+    watch = bench.round(computes=False)
+    if when == "meanwhile":
+        bench.round().ends()
+    watch.first_token()
+    if when == "after":
+        bench.round()
+    watch.over(KvFacts(read_tokens=800, read_s=0.1, read_started_at=1000.0, read_ended_at=1000.1))
+    assert bench.judged == ([("t_kv", pytest.approx(0.1), pytest.approx(0.1))] if when == "after" else [])
+
+
+@pytest.mark.parametrize(("tokens", "judged"), [(200, False), (800, True)])
+def test_a_read_is_judged_if_a_step_is_short_beside_it(bench: Bench, tokens: int, judged: bool) -> None:
+    """A step of one takes 11 ms, these reads 40 and 100 ms."""
+    bench.round(computes=False).first_token()
+    watch = bench.round(computes=False)
+    watch.over(KvFacts(read_tokens=tokens, read_s=0.1, read_started_at=1000.0, read_ended_at=1000.1))
+    assert [fn for fn, _, _ in bench.judged] == (["t_kv"] if judged else [])
+
+
 def test_what_ends_before_its_time_is_not_judged_and_leaves_nothing_behind(bench: Bench) -> None:
     queued = bench.judge.watch("increment", 100, True)
     queued.ends()
