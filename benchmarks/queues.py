@@ -88,8 +88,12 @@ class QueueWatch:
         before, shown, after = await self._at_workers(), await self._in_redis(), await self._at_workers()
         still = [w for w in before if before[w] == after.get(w)]
         equal = [w for w in still if before[w] == shown.get(w, 0) and before[w]]
-        other = [w for w in still if before[w] != shown.get(w, 0)]
-        return equal, {w: (before[w], frozenset(entry.id for entry in await self._store.queue(int(w)))) for w in other}
+        other = {}
+        for w in [w for w in still if before[w] != shown.get(w, 0)]:
+            tasks = frozenset(entry.id for entry in await self._store.queue(int(w)))
+            if len(tasks) != before[w]:  # else they have come to agree between the two reads
+                other[w] = (before[w], tasks)
+        return equal, other
 
     async def _in_redis(self) -> dict[str, int]:
         view = await self._store.view()
