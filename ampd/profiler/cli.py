@@ -34,6 +34,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
               help="Its first prefill and decode worker are measured.")  # fmt: skip
 @click.option("--out", type=_FILE, metavar="PROFILE", help="The profile.json to write.")
 @click.option("--quick", is_flag=True, help="Fewer points and repeats: at most three minutes on a small CPU machine.")
+@click.option("--budget", type=click.FloatRange(min=0), metavar="SECONDS",
+              help="Repeat nothing once so long has been measured: what has a sample by then has to do.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the points and the expected time, and stop. No engine is started.")
 @click.option("--fresh", is_flag=True, help="Measure everything anew, whatever an earlier run has left.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the graph; repeatable.")
@@ -48,6 +50,7 @@ def profile(
     graph_file: Path,
     out: Path | None,
     quick: bool,
+    budget: float | None,
     dry_run: bool,
     fresh: bool,
     sets: tuple[str, ...],
@@ -73,7 +76,7 @@ def profile(
     if model is not None:
         raise click.UsageError("--model goes with --silicon; an engine's model is the graph's: --set model.path=...")
     console = make_console(stderr=True)
-    task = make_task(load_graph(graph_file, sets), quick)
+    task = make_task(load_graph(graph_file, sets), quick, budget)
     if dry_run:
         _dry_run(make_console(), task, out)
     elif out is not None:

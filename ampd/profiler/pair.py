@@ -63,7 +63,7 @@ def _guarded() -> Iterator[str]:
 
 def _marked(worker: Worker, mark: str) -> Worker:
     """With the guard's mark, and quiet unless the graph says otherwise: logs would tear the progress bar."""
-    quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "NIXL_LOG_LEVEL": "WARN", "TQDM_DISABLE": "1"}
+    quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "NIXL_LOG_LEVEL": "WARN"}
     return worker.model_copy(update={"env": {**quiet, **worker.env, guard.MARK: mark}})
 
 

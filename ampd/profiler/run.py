@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -49,13 +49,17 @@ class Task:
     identity: Identity
 
 
-def make_task(graph: Graph, quick: bool) -> Task:
-    """Decide on the points. Makes a built-in model if it is not there yet. Raises ConfigError and SetupError."""
+def make_task(graph: Graph, quick: bool, budget_s: float | None = None) -> Task:
+    """Decide on the points; `budget_s` replaces the plan's. Makes a built-in model if it is not there yet.
+
+    Raises ConfigError and SetupError.
+    """
     prefill, decode = first_worker(graph, "prefill"), first_worker(graph, "decode")
     model = resolve_model(graph)
     limits = limits_of(graph, prefill, decode, model)
     identity = identify(graph, model, prefill, decode, machine_name())
     plan = QUICK_PLAN if quick else FULL_PLAN
+    plan = plan if budget_s is None else replace(plan, budget_s=budget_s)
     return Task(graph, model, prefill, decode, limits, choose_spots(limits, quick), plan, MODES[quick], identity)
 
 

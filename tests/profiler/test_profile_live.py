@@ -39,8 +39,9 @@ class Story:
 
 def _command(model: Path, out: Path) -> list[str]:
     sets = [f"model.path={model}", "model.max_model_len=1280"]
+    graph = str(ROOT / "configs/tiny-test.yaml")
     return [
-        sys.executable, "-m", "ampd.profiler", "--graph", str(ROOT / "configs/tiny-test.yaml"), "--out", str(out), "--quick",
+        sys.executable, "-m", "ampd.profiler", "--graph", graph, "--out", str(out), "--quick", "--budget", "5",
         *(part for text in sets for part in ("--set", text)),
     ]  # fmt: skip
 
