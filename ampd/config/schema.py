@@ -153,7 +153,7 @@ class State(_Section):
     deadline_ms: Positive = Field(
         5.0,
         description="a decision waits so long for the state, milliseconds; while Redis answers at all, a session's own row and "
-        "its changes may take 20 times as long, reports 200 times",
+        "its changes may take 100 times as long, reports 200 times",
     )
     max_pending: int = Field(4096, ge=1, description="calls that one connection may have under way; those beyond it fail at once")
     heartbeat_s: Positive = Field(0.5, description="between two reports of a worker")

@@ -36,8 +36,8 @@ class Use(Enum):
     """
 
     DECISION = (1, True)
-    OPENING = (20, True)
-    CHANGE = (20, False)
+    OPENING = (100, True)
+    CHANGE = (100, False)
     REPORT = (200, False)
 
     def __init__(self, multiple: int, decides: bool) -> None:

@@ -72,7 +72,7 @@ async def test_connections_are_two_whatever_the_number_of_cancelled_calls(connec
 @pytest.mark.parametrize("how", ["cancelled", "late"])
 async def test_the_handle_of_an_opening_nobody_waited_for_comes_back(connect: Connect, admin: redis.Redis, how: str) -> None:
     graph = f"redis-{next(_graphs)}"
-    async with connect(graph) as store, connect(graph, deadline_s=0.005) as hasty:
+    async with connect(graph) as store, connect(graph, deadline_s=0.001) as hasty:
         await a_session_with_a_handle(store)
         pause(admin, 0.3)
         if how == "cancelled":

@@ -152,7 +152,7 @@ async def test_a_redis_that_only_paused_keeps_its_own(connect: Callable[..., Res
 
 
 async def test_a_slow_answer_is_waited_for_and_counted(connect: Callable[..., ResilientStore], server: RedisServer) -> None:
-    store = connect(deadline_s=0.05)  # an opening may take 1 s
+    store = connect(deadline_s=0.05)  # an opening may take 5 s
     await store.connect()
     await first_round(store)
     redis.Redis(unix_socket_path=str(server.socket)).client_pause(200)
@@ -167,7 +167,7 @@ async def test_what_was_promised_in_a_hiccup_is_promised_no_longer_after_it(
     connect: Callable[..., ResilientStore], server: RedisServer
 ) -> None:
     """The store makes its own promise when it gets the binding; ours beside it would fill the worker for ever."""
-    store = connect(deadline_s=0.02)  # a change may take 0.4 s
+    store = connect(deadline_s=0.004)  # a change may take 0.4 s
     await store.connect()
     await store.put_worker(worker(kv_free=1000))
     await store.view()
@@ -186,7 +186,7 @@ async def test_what_was_promised_in_a_hiccup_is_promised_no_longer_after_it(
 async def test_one_answer_that_is_too_late_is_counted_and_forgiven(
     connect: Callable[..., ResilientStore], server: RedisServer
 ) -> None:
-    store, other = connect(deadline_s=0.02), connect()  # an opening may take 0.4 s
+    store, other = connect(deadline_s=0.004), connect()  # an opening may take 0.4 s
     await store.connect()
     await other.connect()
     await first_round(store)
