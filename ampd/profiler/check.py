@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -45,11 +44,10 @@ def expect(profile: Profile, task: Task, count: int) -> list[Expected]:
 
 async def measure(task: Task, spots: Sequence[Spot], progress: Progress) -> tuple[Mapping[Spot, Sequence[float]], list[str]]:
     """Samples by point, and the signs of a noisy machine. Raises ConfigError and SetupError when the engines do not start."""
-    load = os.getloadavg()[0]
     progress(0, len(spots), "starting engines")
     async with engine_pair(task.graph) as pair:
         watch = Watch([])
-        watch.begin(load)
+        watch.begin()
         return await measure_points(pair, spots, watch=watch, progress=progress), watch.report()
 
 

@@ -23,6 +23,7 @@ from ampd.profiler.sampling import CHECK_PLAN, Measure, Plan, Progress, sample
 from ampd.profiler.spots import DECODE_STEPS, MIXED_LEAD, MIXED_PROMPTS, Spot
 
 _RETRIES = 2
+_NOISY_SHARE = 4
 _READS = 3  # of which a T_kv sample is the median: the end of a read is seen only between two engine steps
 # Beyond what is measured: sequences start within a few steps of each other.
 _MARGIN_STEPS = 4
@@ -35,7 +36,7 @@ class Bench:
     def __init__(self, pair: EnginePair, spots: Sequence[Spot], seed: int = 0) -> None:
         self._pair = pair
         self._tokens = RandomTokens(pair.model, seed)
-        self._spots = spots
+        self.spots = spots
         self._bases = Bases(spots, self._tokens)
 
     async def prepare(self) -> None:
@@ -44,7 +45,7 @@ class Bench:
         for base in self._bases.decode:
             await run_job(self._pair.decode, prefill_job(base))
         for kind in ("history", "increment", "decode", "mixed", "prefill"):
-            cheapest = min((s for s in self._spots if s.kind == kind), key=lambda s: s.args, default=None)
+            cheapest = min((s for s in self.spots if s.kind == kind), key=lambda s: s.args, default=None)
             if cheapest is not None:
                 await self.measure(cheapest)
 
@@ -165,13 +166,15 @@ def _salt() -> str:
 def watched(bench: Bench, watch: Watch) -> Measure:
     """`bench.measure`, with the reference timed in between; a sample that lost the CPU to others is spoilt.
 
-    After `_RETRIES` of them a point takes what it gets: the machine is noisy, its report says so, and the median has to do.
+    A moment of noise is waited out; beyond `_RETRIES` of a point, or once one in `_NOISY_SHARE` points has met with noise, the
+    machine is noisy all the time: its report says so, and medians have to do.
     """
     retries: Counter[Spot] = Counter()
+    most = max(_RETRIES, len(bench.spots) // _NOISY_SHARE)
 
     async def measure(spot: Spot) -> float | None:
         await watch.reference()
-        with watch.sample(judged=retries[spot] < _RETRIES) as spoilt:
+        with watch.sample(judged=retries[spot] < _RETRIES and retries.total() < most) as spoilt:
             seconds = await bench.measure(spot)
         retries[spot] += spoilt[0]
         return None if spoilt[0] else seconds

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 # Above these the run is called noisy.
 MAX_REFERENCE_SPREAD = 1.25  # 90 % quantile of the reference's times over their median
 MAX_STOLEN = 0.02  # of the CPUs' time
-MAX_LOAD = 0.5  # of /proc/loadavg, the last minute before the start
 MAX_FOREIGN = 0.15  # CPUs in use by processes that are not this run's, on average
 # A sample that lost more than this share of one CPU to others is spoilt.
 _SPOILT_SHARE = 0.15
@@ -77,16 +76,15 @@ class Watch:
         self._cores, self._read_times = cores, read
         self._processes: list[psutil.Process] = []
         self._start: CpuTimes | None = None
-        self._load = 0.0
         self._last = float("-inf")
         self.references: list[float] = []
         self.spoilt = 0
 
-    def begin(self, load: float = 0.0) -> None:
-        """The engines have started and the measurements begin; `load` is the machine's load before this run put any on it."""
+    def begin(self) -> None:
+        """The engines have started and the measurements begin."""
         me = psutil.Process()
         self._processes = [me, *me.children(recursive=True)]
-        self._start, self._load = self._read(), load
+        self._start = self._read()
 
     def _read(self) -> CpuTimes:
         return self._read_times(self._processes)
@@ -111,8 +109,6 @@ class Watch:
     def report(self) -> list[str]:
         """One line for each sign of noise; empty when the machine was quiet."""
         lines = []
-        if self._load > MAX_LOAD:
-            lines.append(f"load average {self._load:.2f} before the start")
         if self._start is not None:
             lines += _taken(self._start, self._read())
         if len(self.references) >= _MIN_REFERENCES:

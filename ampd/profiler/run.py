@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -103,13 +102,12 @@ async def run_task(
 
 
 async def _measure(task: Task, have: Samples, journal: Journal, progress: Progress, seed: int) -> Samples:
-    load = os.getloadavg()[0]
     todo = [spot for spot in task.spots if not task.plan.done(have.get(spot, ()))]
     done = len(task.spots) - len(todo)
     progress(done, len(task.spots), "starting engines")
     async with engine_pair(task.graph) as pair:
         watch = Watch(_cores(task))
-        watch.begin(load)
+        watch.begin()
 
         def record(spot: Spot, seconds: float) -> None:
             journal.add(spot, seconds)

@@ -40,7 +40,7 @@ class Plan:
         return len(samples) >= self.most or (len(samples) >= self.least and spread(samples) <= self.tolerance)
 
 
-QUICK_PLAN = Plan(least=2, most=4, tolerance=0.15, budget_s=100.0)
+QUICK_PLAN = Plan(least=2, most=4, tolerance=0.15, budget_s=70.0)
 FULL_PLAN = Plan(least=4, most=12, tolerance=0.03)
 CHECK_PLAN = Plan(least=3, most=6, tolerance=0.1)
 

@@ -39,12 +39,6 @@ def test_stolen_time_is_named_with_its_share() -> None:
     assert "hypervisor took 5.0 %" in line
 
 
-def test_load_before_the_start_is_named() -> None:
-    made = Watch([], read=lambda processes: times(1.0))
-    made.begin(load=2.4)
-    assert made.report() == ["load average 2.40 before the start"]
-
-
 def test_a_fixed_piece_of_work_of_changing_speed_is_named() -> None:
     made = watch(times(0.0), times(1.0), times(2.0))
     made.references = [1.0, 1.02, 0.99, 1.01] * 6

@@ -33,7 +33,7 @@ def test_a_dry_run_names_every_point_and_the_time_and_starts_nothing(run: Run) -
     imported = "vllm" in sys.modules  # by another test
     result = run("--dry-run", "--quick")
     assert result.exit_code == 0, result.output
-    for text in ("prefill: 25 points", "512+64", "decode:", "16x256", "mixed:", "8x512x256", "history:", "increment:", "4096"):
+    for text in ("prefill: 28 points", "512+64", "decode:", "16x256", "mixed:", "8x512x200", "history:", "increment:", "4096"):
         assert text in result.output
     assert "2 to 4 samples each (quick)" in result.output
     assert " s, engine start included" in result.output
