@@ -82,16 +82,11 @@ class Coordinator:
         self._running += 1
         self._idle.clear()
         try:
-            while outcome != "served":
-                try:
-                    decision = await self._place(round, caller)
-                    # Closed here rather than by the garbage collector: the leg must be stopped before the round is settled.
-                    async with aclosing(self._legs.decode(round, decision, caller)) as chunks:
-                        async for chunk in chunks:
-                            yield await self._output(round, chunk)
-                    outcome = "served"
-                except WorkerGone as e:
-                    await self._replay(round, e)
+            # Closed here rather than by the garbage collector: the leg must be stopped before the round is settled.
+            async with aclosing(self._attempts(round, caller)) as outputs:
+                async for output in outputs:
+                    yield output
+            outcome = "served"
         except RoundCancelled:
             outcome = "cancelled"
             raise
@@ -128,6 +123,17 @@ class Coordinator:
         except TimeoutError:
             log.warning("%d rounds still run after %.0f s of draining", self._running, timeout_s)
         await self._closing.drain(1.0)
+
+    async def _attempts(self, round: Round, caller: Caller) -> AsyncGenerator[dict[str, Any]]:
+        while True:
+            try:
+                decision = await self._place(round, caller)
+                async with aclosing(self._legs.decode(round, decision, caller)) as chunks:
+                    async for chunk in chunks:
+                        yield await self._output(round, chunk)
+                return
+            except WorkerGone as e:
+                await self._replay(round, e)
 
     async def _place(self, round: Round, caller: Caller) -> Decision:
         """Decide, and run the prefill if it is remote. A failed prefill worker turns the round local, once."""

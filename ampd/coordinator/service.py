@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -106,8 +105,6 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
         await register(graph, endpoint)
         # Dynamo hands out a future, not a coroutine.
         serving = asyncio.ensure_future(endpoint.serve_endpoint(Handler(coordinator).generate))
-        gc.collect()
-        gc.freeze()  # what is here to stay need not be looked through again and again
         ready()
         counting = asyncio.create_task(_count_bindings(coordinator, store))
         stack.callback(counting.cancel)

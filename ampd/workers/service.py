@@ -6,7 +6,6 @@ Each worker has a Dynamo runtime of its own, so that each has its own instance i
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -64,8 +63,6 @@ class _Process:
         """One more worker serves."""
         self.starting -= 1
         if not self.starting:
-            gc.collect()
-            gc.freeze()  # what is here to stay need not be looked through again and again
             self.ready()
 
     def lost(self, error: EngineDead) -> None:
