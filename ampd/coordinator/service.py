@@ -18,7 +18,6 @@ from dynamo.llm.exceptions import CannotConnect, ConnectionTimeout, InvalidArgum
 from dynamo.runtime import Context, DistributedRuntime, Endpoint
 
 from ampd import cost_model
-from ampd.bridge import prepare_runtime
 from ampd.config import Graph
 from ampd.coordinator.cluster import DynamoWorkers
 from ampd.coordinator.coordinator import Coordinator
@@ -119,7 +118,6 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
 def open_runtime() -> DistributedRuntime:
     """Dynamo's runtime, as the DYN_* variables ask for it. Raises SetupError."""
     discovery, plane = os.environ.get("DYN_DISCOVERY_BACKEND", "file"), os.environ.get("DYN_REQUEST_PLANE", "tcp")
-    prepare_runtime()
     try:
         return DistributedRuntime(asyncio.get_running_loop(), discovery, plane)
     except Exception as e:  # Dynamo has no narrower class

@@ -19,7 +19,6 @@ from typing import Any
 
 from dynamo.runtime import DistributedRuntime, Endpoint
 
-from ampd.bridge import prepare_runtime
 from ampd.config import Graph
 from ampd.config import Worker as WorkerGroup
 from ampd.cost_model.calibration import Calibration
@@ -113,7 +112,6 @@ def _runtimes(count: int) -> tuple[DistributedRuntime, list[DistributedRuntime]]
     """The process's own runtime, which opens the one system port there is, and one for each worker. A lone worker has it all."""
     backend, plane = os.environ.get("DYN_DISCOVERY_BACKEND", "file"), os.environ.get("DYN_REQUEST_PLANE", "tcp")
     loop = asyncio.get_running_loop()
-    prepare_runtime()
     shared = DistributedRuntime(loop, backend, plane)
     if count == 1:
         return shared, [shared]
