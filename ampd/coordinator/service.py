@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -105,7 +104,6 @@ async def run(graph: Graph, namespace: str, ready: Callable[[], None]) -> None:
         await register(graph, endpoint)
         # Dynamo hands out a future, not a coroutine.
         serving = asyncio.ensure_future(endpoint.serve_endpoint(Handler(coordinator).generate))
-        gc.freeze()  # what is here to stay: a collection for the sake of a dropped answer (watch.py) need not look through it
         ready()
         counting = asyncio.create_task(_count_bindings(coordinator, store))
         stack.callback(counting.cancel)

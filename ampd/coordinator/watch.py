@@ -6,7 +6,6 @@ One timer for all calls. A task and a timeout for each call and chunk would cost
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Awaitable, Callable
 from math import inf
 from types import TracebackType
@@ -19,9 +18,6 @@ _PERIOD_S = 0.02
 # How long a call that was told to finish may take (one engine step and its last chunk), and one that was stopped.
 FINISH_S = 10.0
 _STOP_S = 2.0
-# Dynamo may leave an answer that it drops in a cycle of references. It ends when Python collects it, which a process with little to
-# do may not do for minutes: so it is asked to, so long after the caller has gone, and so often at most.
-_DROPPED_S, _COLLECT_EVERY_S = 0.3, 1.0
 
 
 class Call:
@@ -38,7 +34,6 @@ class Call:
         self._waiter: asyncio.Task[object] | None = None  # waits for the worker
         self._gone = self._late = self._cancelled = False
         self._deadline = 0.0
-        self._gone_at = inf
 
     def __enter__(self) -> Call:
         if self._caller.gone():
@@ -80,7 +75,7 @@ class Call:
     def look(self, now: float) -> None:
         """Stop it if there is a reason to."""
         if not self._gone and not self._late and self._caller.gone():
-            self._gone, self._gone_at = True, now
+            self._gone = True
             if self._finish is None:
                 self._stop(now)
             else:
@@ -91,10 +86,6 @@ class Call:
             else:
                 self._late = True
                 self._stop(now)
-
-    def dropped(self, now: float) -> bool:
-        """Whether the caller has gone for good and nobody pulls the answer."""
-        return self._waiter is None and now - self._gone_at > _DROPPED_S
 
     def _stop(self, now: float) -> None:
         self.leg.stop_generating()
@@ -117,7 +108,6 @@ class Watch:
         self.timeout_s, self.now = timeout_s, clock
         self._calls: set[Call] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._collect_at = -inf
 
     def call(self, caller: Caller, id: str, finish: Callable[[], Awaitable[bool]] | None = None) -> Call:
         """A call, to be entered."""
@@ -138,6 +128,3 @@ class Watch:
         now = self.now()
         for call in list(self._calls):
             call.look(now)
-        if now >= self._collect_at and any(call.dropped(now) for call in self._calls):
-            self._collect_at = now + _COLLECT_EVERY_S
-            gc.collect()

@@ -146,9 +146,10 @@ async def test_every_function_is_measured_and_grows(story: Story) -> None:
     assert {p.tokens for p in points.kv if p.direction == "increment"} >= {64, 512, 1024}
     assert {p.chunk for p in points.mixed} == {16, 64, 200, 512}
     assert {p.batch for p in points.decode} == {1, 2, 4, 8, 16}
-    assert cost.t_pre(0, 1024, 1) > cost.t_pre(512, 16, 1) > 0
+    assert cost.t_pre(0, 1024, 1) > cost.t_pre(0, 16, 1) > 0
+    assert cost.t_pre(512, 512, 1) > cost.t_pre(512, 16, 1)
     assert 0 < cost.t_kv(64, 1, 1, "history") <= cost.t_kv(1024, 1, 1, "history")
-    assert cost.t_mixed(4, 600, 512, 1) > cost.t_dec(4, 600, 1) > 0
+    assert cost.t_mixed(4, 600, 512, 1) > cost.t_mixed(4, 600, 64, 1) >= cost.t_dec(4, 600, 1) > 0
     for function in ("T_pre", "T_dec", "T_mixed", "T_kv history", "T_kv increment"):
         assert function in story.text
 
