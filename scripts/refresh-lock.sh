@@ -1,5 +1,5 @@
 #!/bin/sh
-# Resolve requirements/cpu.in afresh in a scratch environment and write requirements/cpu.lock (about 3 minutes, 5 GB of disk).
+# Resolve requirements/cpu.in afresh in a scratch environment and write requirements/cpu.lock (about 3 minutes, 6 GB of disk).
 # Then: make setup && make test, and commit the lock file only if both pass.
 set -eu
 cd "$(dirname "$0")/.."

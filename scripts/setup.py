@@ -19,7 +19,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "ampd-setup.stamp"
 LOG = VENV / "ampd-setup.log"
-NEED_GB = 5.0  # 3.2 GB unpacked, the rest for pip's downloads
+NEED_GB = 6.0  # 3.7 GB unpacked, the rest for pip's downloads
 
 # pip's words for a failure, and what they mean.
 CAUSES = (

@@ -64,7 +64,7 @@ def test_no_disk(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     setup.check_machine()
     usage = namedtuple("usage", "total used free")(100e9, 99e9, 1e9)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(setup.SetupFailed, match="^5 GB of disk are needed under .*, 1.0 GB are free$"):
+    with pytest.raises(setup.SetupFailed, match="^6 GB of disk are needed under .*, 1.0 GB are free$"):
         setup.check_machine()
 
 
