@@ -1,0 +1,1 @@
+"""The same policies and cost functions on a virtual clock."""
