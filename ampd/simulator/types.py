@@ -43,7 +43,7 @@ class TraceSession:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Equal workers. `kv_tokens` is one worker's KV pool, `chunk` the most tokens of prefill in one engine step of a decode worker."""
+    """Equal workers. `kv_tokens`: one worker's KV pool; `chunk`: the most tokens of prefill in a decode worker's step."""
 
     role: Role
     theta: int
