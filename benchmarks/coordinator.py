@@ -10,6 +10,9 @@ that a noisy minute hits both. `p50_ms` is the median round over one connection,
 the no-op's of the same turn. Rounds a second are those of `--connections` connections that each send the next round when the last
 is answered. `cpu_ms` is what each kind of process spends on a round, the client here included: on a machine of few cores their sum
 is the limit. `no_op_rounds_per_s` is what the no-op reached in the same turns.
+
+Where one Coordinator and its load fill all cores, a second one cannot do more. `--share` gives every Coordinator, the no-op too,
+that share of a core only, so that the Coordinator is the limit and not the machine: then the rates tell what another one adds.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from ampd.launch.readiness import wait_graph
 from ampd.launch.running import child_environment, make_layout, make_run_dir, prepare, remove_run_dir, write_run_dir
 from ampd.launch.supervisor import Supervisor
 from benchmarks.coordinator_load import Shape, render_sessions, run_load
+from benchmarks.throttle import throttled
 from benchmarks.timing import machine
 
 _NOOP = Path(__file__).with_name("noop_coordinator.py")
@@ -69,8 +73,8 @@ def make_graph(coordinators: int, policy: str) -> Graph:
 
 
 @asynccontextmanager
-async def serving(graph: Graph, noop: bool) -> AsyncIterator[tuple[str, Mapping[str, int]]]:
-    """Start the graph; yields its URL and its processes' ids by name."""
+async def serving(graph: Graph, noop: bool, share: float) -> AsyncIterator[tuple[str, Mapping[str, int]]]:
+    """Start the graph, whose Coordinators get a share of a core each; yields its URL and its processes' ids by name."""
     graph = await asyncio.to_thread(prepare, graph, Quiet())
     run_dir = make_run_dir()
     layout = make_layout(graph, run_dir)
@@ -80,7 +84,9 @@ async def serving(graph: Graph, noop: bool) -> AsyncIterator[tuple[str, Mapping[
         await supervisor.start([_quiet(_noop(spec) if noop else spec) for spec in plan(graph, layout)], _START_S)
         url = base_url(graph.frontend.host, graph.frontend.port)
         await wait_graph(url, graph.model.served_name, _START_S)
-        yield url, supervisor.pids
+        pids = supervisor.pids
+        async with throttled([pid for name, pid in pids.items() if name.startswith("coordinator")], share):
+            yield url, pids
     finally:
         await supervisor.stop()
         remove_run_dir(run_dir, keep_logs=False)
@@ -138,13 +144,13 @@ class Graphs:
         return Turn(1e3 * median(single), len(rounds) / took, {kind: 1e3 * s / len(rounds) for kind, s in spent.items()})
 
 
-async def measure(coordinators: int, policy: str, repeats: int, graphs: Graphs) -> tuple[list[Turn], list[Turn]]:
+async def measure(coordinators: int, policy: str, repeats: int, share: float, graphs: Graphs) -> tuple[list[Turn], list[Turn]]:
     """Turns of the no-op and of so many Coordinators, side by side."""
     turns: tuple[list[Turn], list[Turn]] = ([], [])
     async with AsyncExitStack() as stack:
         up = []
         for graph, noop in ((make_graph(1, policy), True), (make_graph(coordinators, policy), False)):
-            url, pids = await stack.enter_async_context(serving(graph, noop))
+            url, pids = await stack.enter_async_context(serving(graph, noop, share))
             await graphs.load(url, graph.model.served_name, 20, 8)  # warm
             up.append((url, graph.model.served_name, pids))
         for _ in range(repeats):
@@ -171,9 +177,14 @@ def summarise(coordinators: int, turns: Sequence[Turn], noop: Sequence[Turn]) ->
 @click.option("--seconds", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Of each load.")
 @click.option("--connections", type=click.IntRange(min=1), default=160, show_default=True)
 @click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--share", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, help="Of a core, for each Coordinator."
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "json_file", metavar="FILE", help="Write the rows as JSON; '-' is standard output.")
-def main(coordinators: int, policy: str, seconds: float, connections: int, repeats: int, seed: int, json_file: str | None) -> None:
+def main(
+    coordinators: int, policy: str, seconds: float, connections: int, repeats: int, share: float, seed: int, json_file: str | None
+) -> None:
     """Measure the no-op and 1 to N Coordinators. Exits with 2 when a graph cannot start or a round fails."""
     console = make_console(stderr=json_file == "-")
     graphs = Graphs(seconds, connections, random.Random(seed))
@@ -181,7 +192,7 @@ def main(coordinators: int, policy: str, seconds: float, connections: int, repea
     async def run() -> list[dict[str, Any]]:
         rows, noops = [], []
         for n in range(1, coordinators + 1):
-            noop, turns = await measure(n, policy, repeats, graphs)
+            noop, turns = await measure(n, policy, repeats, share, graphs)
             noops += noop
             rows.append(summarise(n, turns, noop))
         return [summarise(0, noops, noops), *rows]

@@ -46,7 +46,7 @@ async def measure(task: Task, spots: Sequence[Spot], progress: Progress) -> tupl
     """Samples by point, and the signs of a noisy machine. Raises ConfigError and SetupError when the engines do not start."""
     progress(0, len(spots), "starting engines")
     async with engine_pair(task.graph) as pair:
-        watch = Watch([])
+        watch = Watch()
         watch.begin()
         return await measure_points(pair, spots, watch=watch, progress=progress), watch.report()
 

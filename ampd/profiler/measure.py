@@ -18,12 +18,21 @@ from ampd.errors import SetupError
 from ampd.profiler.bases import Bases
 from ampd.profiler.jobs import Batch, Ran, RandomTokens, decode_job, prefill_job, run_job
 from ampd.profiler.noise import Watch
+from ampd.profiler.pace import Engine, Pace
 from ampd.profiler.pair import EnginePair
 from ampd.profiler.sampling import CHECK_PLAN, Measure, Plan, Progress, sample
-from ampd.profiler.spots import DECODE_STEPS, MIXED_LEAD, MIXED_PROMPTS, Spot
+from ampd.profiler.spots import DECODE_STEPS, MIXED_LEAD, MIXED_PROMPTS, Kind, Spot
 
 _RETRIES = 2
 _NOISY_SHARE = 4
+_REFERENCE_TOKENS = 64
+_ENGINES: dict[Kind, tuple[Engine, ...]] = {
+    "prefill": ("prefill",),
+    "decode": ("decode",),
+    "mixed": ("decode",),
+    "history": ("prefill", "decode"),
+    "increment": ("prefill", "decode"),
+}
 _READS = 3  # of which a T_kv sample is the median: the end of a read is seen only between two engine steps
 # Beyond what is measured: sequences start within a few steps of each other.
 _MARGIN_STEPS = 4
@@ -64,6 +73,10 @@ class Bench:
                 reads = [await self._increment(*spot.args) for _ in range(_READS)]
         whole = [seconds for seconds in reads if seconds is not None]
         return median(whole) if whole else None
+
+    async def reference(self, engine: Engine) -> float:
+        """Seconds of a short prefill."""
+        return (await run_job(getattr(self._pair, engine), prefill_job(self._tokens.take(_REFERENCE_TOKENS)))).first_s
 
     async def _prefill(self, l_hist: int, l_incr: int) -> float | None:
         """From submission to the first token."""
@@ -164,20 +177,22 @@ def _salt() -> str:
 
 
 def watched(bench: Bench, watch: Watch) -> Measure:
-    """`bench.measure`, with the reference timed in between; a sample that lost the CPU to others is spoilt.
+    """`bench.measure` at the engines' usual pace: a sample that lost the CPU to others, or ends with a slow engine, is spoilt.
 
-    A moment of noise is waited out; beyond `_RETRIES` of a point, or once one in `_NOISY_SHARE` points has met with noise, the
-    machine is noisy all the time: its report says so, and medians have to do.
+    A moment of noise is waited out. Beyond `_RETRIES` of a point lost to others, or once one in `_NOISY_SHARE` points has met with
+    that, the machine is noisy all the time: its report says so, and medians have to do.
     """
     retries: Counter[Spot] = Counter()
     most = max(_RETRIES, len(bench.spots) // _NOISY_SHARE)
+    pace = watch.pace = Pace(bench.reference)
 
     async def measure(spot: Spot) -> float | None:
-        await watch.reference()
+        engines = _ENGINES[spot.kind]
+        await pace.settle(engines)
         with watch.sample(judged=retries[spot] < _RETRIES and retries.total() < most) as spoilt:
             seconds = await bench.measure(spot)
         retries[spot] += spoilt[0]
-        return None if spoilt[0] else seconds
+        return None if spoilt[0] or await pace.slow(engines) else seconds
 
     return measure
 

@@ -12,7 +12,6 @@ from ampd.cost_model import Meta, Profile, load_profile, save_profile
 from ampd.cost_model.fitting import fit_profile
 from ampd.errors import ProfileError
 from ampd.launch.models import resolve_model
-from ampd.launch.preflight import core_numbers
 from ampd.profiler.forecast import limits_of
 from ampd.profiler.grid import Limits, choose_spots
 from ampd.profiler.identity import Identity, identify, machine_name
@@ -106,7 +105,7 @@ async def _measure(task: Task, have: Samples, journal: Journal, progress: Progre
     done = len(task.spots) - len(todo)
     progress(done, len(task.spots), "starting engines")
     async with engine_pair(task.graph) as pair:
-        watch = Watch(_cores(task))
+        watch = Watch()
         watch.begin()
 
         def record(spot: Spot, seconds: float) -> None:
@@ -122,12 +121,6 @@ async def _measure(task: Task, have: Samples, journal: Journal, progress: Progre
         )  # fmt: skip
         journal.state(pair.prefill.info, pair.decode.info, watch.report, now=True)
     return {**have, **taken}
-
-
-def _cores(task: Task) -> list[int]:
-    """The first core of each engine."""
-    groups = [group.cores[0] for group in (task.prefill, task.decode) if group.cores]
-    return [next(core_numbers(text, "workers.cores")) for text in groups]
 
 
 def _meta(task: Task, state: State, noise: list[str]) -> Meta:

@@ -20,7 +20,7 @@ def times(wall: float, *, stolen: float = 0.0, busy: float = 0.0, own: float = 0
 
 def watch(*readings: CpuTimes) -> Watch:
     given: Iterator[CpuTimes] = iter(readings)
-    made = Watch([], read=lambda processes: next(given))
+    made = Watch(read=lambda processes: next(given))
     made.begin()
     return made
 
@@ -37,15 +37,6 @@ def test_others_work_is_named_with_its_size() -> None:
 def test_stolen_time_is_named_with_its_share() -> None:
     (line,) = watch(times(0.0), times(10.0, stolen=1.0)).report()
     assert "hypervisor took 5.0 %" in line
-
-
-def test_a_fixed_piece_of_work_of_changing_speed_is_named() -> None:
-    made = watch(times(0.0), times(1.0), times(2.0))
-    made.references = [1.0, 1.02, 0.99, 1.01] * 6
-    assert made.report() == []
-    made.references = [1.0] * 20 + [1.5] * 4
-    (line,) = made.report()
-    assert "1.50 times its median" in line
 
 
 def test_a_sample_that_lost_the_cpu_is_spoilt() -> None:
@@ -67,16 +58,6 @@ def test_too_short_a_sample_and_one_beyond_its_retries_are_not_judged() -> None:
     with made.sample(judged=False) as verdict:
         pass
     assert verdict == [False]
-
-
-async def test_the_reference_takes_turns_on_the_cores_and_leaves_this_thread_where_it_was() -> None:
-    before = psutil.Process().cpu_affinity()
-    made = Watch(sorted(before or [])[:2])
-    await made.reference()
-    await made.reference()
-    assert len(made.references) == 1, "not more often than once a second"
-    assert made.references[0] > 0
-    assert psutil.Process().cpu_affinity() == before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
