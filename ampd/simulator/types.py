@@ -55,7 +55,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """What the control plane takes. `report_s`: how old what others know of a worker's batch, KV and windows may be.
+    """What the control plane takes. `report_s`: how old what others know of a worker's batch, KV and windows may be; what left its
+    queue is known after `changed_s`.
 
     `decide_s` from a round's arrival to its task being with its worker, `hop_s` each further message between processes (a prefill's
     answer to its decode leg). Medians of `benchmarks.coordinator` on a small machine.
@@ -64,6 +65,7 @@ class Delays:
     decide_s: float = 0.001
     hop_s: float = 0.001
     report_s: float = 0.5
+    changed_s: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Setup:
     only its own "cache", or "none" of it.
     `retention`: what a decode worker does with a session's KV between rounds: "pin" until the next round, `idle_ttl_s` or pressure;
     "cache": evictable at once, least recently used first; "ttl": pinned for a time to live by tool (Continuum), then as "cache".
+    `ttl_rule`: the time to live of Continuum's "paper", or of its "released" code (see `ttl`).
     `admission`: which waiting job a decode worker admits next: by "arrival", or of the "program" that arrived first (Continuum).
     `batched_tokens` > 0: a colocated engine as vLLM runs it: prefills first within so many tokens of a step, not slack-bounded.
     """
@@ -87,6 +90,7 @@ class Setup:
     delays: Delays = Delays()
     prefill_history: Literal["read", "cache", "none"] = "read"
     retention: Literal["pin", "cache", "ttl"] = "pin"
+    ttl_rule: Literal["paper", "released"] = "paper"
     admission: Literal["arrival", "program"] = "arrival"
     batched_tokens: int = 0
     idle_ttl_s: float = 300.0
