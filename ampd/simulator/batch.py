@@ -73,6 +73,8 @@ class Batch:
 
     def growth(self, count: int) -> int:
         """Blocks that the sequences come to need in the next `count` steps."""
+        if not count:
+            return 0
         rounds, rest = divmod(count, self._size)
         begin = (self.steps + 1) % self._size
         return rounds * len(self.jobs) + sum(self._grows[begin : begin + rest])

@@ -56,7 +56,9 @@ def _check_costs(setup: Setup, cost: CostModel) -> None:
         cost.t_pre(0, 1, theta)
     for decode in thetas["decode"]:
         if cost.t_dec(1, 1, decode) <= 0:
-            raise ProfileError(f"t_dec of theta {decode} is 0 for one sequence: the profile knows no decode steps; measure it again")
+            raise ProfileError(
+                f"t_dec of theta {decode} is 0 for one sequence: the profile knows no decode steps; measure it again"
+            )
         cost.t_mixed(1, 1, 1, decode)
         for prefill in sorted({*thetas["prefill"], *(thetas["decode"] if len(thetas["decode"]) > 1 else ())}):
             cost.t_kv(1, decode, prefill, "history")
@@ -68,7 +70,9 @@ def check_sessions(sessions: Sequence[TraceSession]) -> None:
     before = 0.0
     for session in sessions:
         if not (isfinite(session.arrives_s) and session.arrives_s >= before):
-            _refuse(f"session {session.name}: arrives_s = {session.arrives_s} comes after one of {before}; sort the sessions by arrival")
+            _refuse(
+                f"session {session.name}: arrives_s = {session.arrives_s} comes after one of {before}; sort the sessions by arrival"
+            )
         before = session.arrives_s
         if not session.rounds:
             _refuse(f"session {session.name}: has no rounds; leave it out")

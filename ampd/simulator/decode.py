@@ -24,13 +24,14 @@ class DecodeWorker(DecodeJobs):
 
     def __init__(self, world: World, id: int, group: Group) -> None:
         super().__init__(world, id, group)
-        self._marks = world.setup.retention == "pin"
+        self._mark = int(_HIGH * self.pool.total) if world.setup.retention == "pin" else self.pool.total
         # The run of steps under way: since `_began`, `_steps` of the batch; a step with `_pieces` of prefills is run alone.
         self._idle = True
         self._event = 0  # number of its valid end event; 0 while the next run is being prepared
         self._events = 0
         self._began = 0.0
         self._steps = _NO_STEPS
+        self._settled = 0  # steps of the run whose blocks have been allocated
         self._pieces: list[tuple[Job, int]] = []
 
     def wake(self, now: float) -> None:
@@ -66,7 +67,7 @@ class DecodeWorker(DecodeJobs):
     def _next(self, now: float) -> None:
         """Admit what has come and begin a run of steps."""
         self._event = 0
-        if self.pool.used > _HIGH * self.pool.total and self._marks:
+        if self.pool.used > self._mark:
             self.pins.sweep(now)
             self.pins.shed(int(self.pool.used - _LOW * self.pool.total), -1)
         if self.waiting:
@@ -80,12 +81,15 @@ class DecodeWorker(DecodeJobs):
         elif self.batch.jobs:
             self._begin_run(now)
         else:
-            self._steps, self._idle = _NO_STEPS, True
+            self._steps, self._idle, self._settled = _NO_STEPS, True, 0
 
     def _begin_run(self, now: float) -> None:
         batch = self.batch
         room = self.pool.total - self.pool.used
         count = batch.steps_within(room, batch.until_leave())
+        if self.pins.free:  # they are given up once the mark is passed
+            until_mark = self._mark - self.pool.used
+            count = min(count, 1 + (batch.steps_within(until_mark, count) if until_mark >= 0 else 0))
         if not count:
             self.make_room(now)
             if not batch.jobs:
@@ -106,7 +110,7 @@ class DecodeWorker(DecodeJobs):
             seconds = self.times.mixed(0, 0, done)
             if batch.jobs:
                 self.pause_s += seconds
-            self._steps, self._began = Steps(0, seconds, 0.0), now
+            self._steps, self._began, self._settled = Steps(0, seconds, 0.0), now, 0
             self._end_at(now + seconds)
         else:
             self._begin(now, Steps(1, self.times.mixed(len(batch.jobs), batch.context, done), 0.0))
@@ -114,7 +118,7 @@ class DecodeWorker(DecodeJobs):
     def _begin(self, now: float, steps: Steps) -> None:
         """Begin a run of steps of the batch."""
         batch = self.batch
-        self._steps, self._began = steps, now
+        self._steps, self._began, self._settled = steps, now, 0
         self.meter.begin(len(batch.fresh))
         for job in batch.fresh:
             self.first_token(job, now + steps.first_s)
@@ -132,10 +136,10 @@ class DecodeWorker(DecodeJobs):
         """The run's steps are over: tokens have left, and with some of them their rounds."""
         batch, steps = self.batch, self._steps
         count = steps.count
-        self.meter.note(len(batch.jobs), steps, count)
+        self._settle(count)
         self.busy_s += steps.lasts_s(count)
-        self.pool.allocate(batch.growth(count))
         batch.advance(count)
+        self.meter.note(len(batch.jobs), steps, count)
         if self.pause_s:
             self.gaps.ran(1, steps.first_s + self.pause_s, 0.0)
             self.meter.paused(len(batch.jobs), self.pause_s)
@@ -148,6 +152,16 @@ class DecodeWorker(DecodeJobs):
             self._finish(now, job, batch.remove(job))
         if self.gaps.full:
             self.work_off()
+
+    def settle(self, now: float) -> None:
+        self._settle(self._steps.over_after(now - self._began))
+
+    def _settle(self, done: int) -> None:
+        """The run's first `done` steps are over: allocate the blocks that the batch has come to need."""
+        if done > self._settled:
+            batch = self.batch
+            self.pool.allocate(batch.growth(done) - batch.growth(self._settled))
+            self._settled = done
 
     def _computed(self, now: float) -> None:
         """Chunks of prefills are over."""
@@ -167,16 +181,16 @@ class DecodeWorker(DecodeJobs):
     def report(self, now: float, row: Row) -> None:
         """See view.Reporting."""
         batch, pool = self.batch, self.pool
-        self.pins.sweep(now)
         done = self._steps.over_after(now - self._began)
+        self._settle(done)
         self.meter.note(len(batch.jobs), self._steps, done)
-        growth = batch.growth(done)
+        self.pins.sweep(now)
         row.running = self.holding
         row.running_s = self.queue.running_s(now)
         row.context = batch.context + done * len(batch.jobs)
-        row.kv_free = max(0, pool.total - pool.used - growth) * pool.size
+        row.kv_free = max(0, pool.total - pool.used) * pool.size
         row.kv_pinned = self.pins.tokens
-        row.kv_written = (pool.written + growth) * pool.size
+        row.kv_written = pool.written * pool.size
         row.link_s = self.world.network.owed_s(self.id, now)
         busy = self.holding or self.waiting or row.link_s or len(self.queue) or not self.meter.empty
         row.next_at = now if busy else self.pins.next_expiry()

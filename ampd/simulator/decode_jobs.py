@@ -15,13 +15,14 @@ from ampd.simulator.times import StepTimes
 from ampd.simulator.types import Group
 from ampd.simulator.worker import Worker, World
 
+_ALL = 1 << 30  # a colocated engine has a queue of its own, `waiting`
+
 
 class DecodeJobs(Worker):
     """All jobs of a decode worker: those that wait for KV room, read, prefill, or are about to join the batch, and the batch."""
 
     def __init__(self, world: World, id: int, group: Group) -> None:
-        colocated = world.setup.batched_tokens > 0
-        super().__init__(world, id, group, slots=group.max_running if colocated else 1)
+        super().__init__(world, id, group, slots=_ALL if world.setup.batched_tokens else 1)
         self.batch = Batch(world.setup.block_size)
         self.gaps = Gaps(world.book.itl_p95_s)
         self.meter = Meter()
@@ -55,7 +56,7 @@ class DecodeJobs(Worker):
         return self.world.setup.retention != "ttl" or not self.holding
 
     def submit(self, now: float, job: Job) -> None:
-        """A job waits for KV room: a local prefill or another worker's, at their turn; or a decode leg, once its prefill is done."""
+        """A job waits for KV room: a prefill, local or another worker's, at its turn; or a decode leg, once its prefill is done."""
         self._numbers += 1
         by_program = self.world.setup.admission == "program"
         if by_program:  # those whose KV was kept for them lead (Continuum: time to live, then the program's arrival)

@@ -1,16 +1,23 @@
 """The systems that are compared, as setups: ampd, its policies' peers on ampd's workers, Dynamo in three forms, colocated engines.
 
-| form | prefills | history on a prefill worker | KV between rounds | source |
-|---|---|---|---|---|
-| `ampd` | by the policy given, or `predictive` | read from the decode worker | pinned | |
-| `paper` | Algorithm 1; local ones pause the batch | read | pinned | paper.md, section 1.3 |
-| `dynamo`, `conditional_disagg`, `ppd`, `prefix_decider`, `local_only` | the peer's rule, first come first served, in chunks | read | pinned | ampd/policy/baselines.py |
-| `dynamo_recompute` | remote | all computed again | cached | Dynamo's disaggregated serving without the KV router |
-| `dynamo_cache` | remote, where least is to do with what the worker's cache holds | its own cache only | cached | Dynamo's KV router (docs/components/router) |
-| `dynamo_read` | remote, as `dynamo_cache` | read | pinned | vllm-project/vllm#32553, bidirectional NIXL |
-| `vllm` | colocated, vLLM's own token budget | | cached | vllm/v1/core/sched/scheduler.py |
-| `continuum` | colocated, programs first come first served | | for a time to live, the paper's | arXiv 2511.02230 |
-| `continuum_released` | the same | | 2.0 s or nothing | Hanchenli/vllm-continuum |
+On prefill and decode workers; a prefill worker reads the history from the decode worker, which pins it between rounds:
+
+    ampd, predictive    the policy given, or `predictive`
+    paper               Algorithm 1; a local prefill pauses the batch                             AMPD, section 4
+    dynamo              all remote, where the least prefill waits                                 ampd/policy/baselines.py
+    conditional_disagg, ppd, prefix_decider, local_only: the peers' rules; local prefills in vLLM's chunks
+    dynamo_read         as `dynamo`                                                               vllm-project/vllm#32553
+
+The same, but a prefill worker has the history only from its own cache, and decode workers keep theirs as vLLM's prefix cache does:
+
+    dynamo_cache        where least is to do, what the worker's cache holds left out              Dynamo, docs/components/router
+    dynamo_recompute    no such cache: all is computed again                                      Dynamo, disaggregated serving
+
+Colocated engines, prefills in vLLM's token budget for a step:
+
+    vllm                prefix cache, rounds first come first served                              vllm/v1/core/sched/scheduler.py
+    continuum           KV kept for the paper's time to live, programs first come first served    arXiv 2511.02230
+    continuum_released  KV kept for 2.0 s or not at all                                           Hanchenli/vllm-continuum
 
 Peers have no reordering. A session stays with one decode worker in every form (session affinity), chosen by `policy.binding`.
 """
@@ -64,11 +71,13 @@ def setup_for(
     )
     if form in COLOCATED:
         if any(g.role == "prefill" for g in groups):
-            raise ConfigError(f"policy = {form!r}: its engines are colocated, but the deployment has prefill workers; make all decode")
+            raise ConfigError(
+                f"policy = {form!r}: its engines are colocated, but the deployment has prefill workers; make all decode"
+            )
         if form == "vllm":
             return replace(base, retention="cache", batched_tokens=batched_tokens)
-        rule = "paper" if form == "continuum" else "released"
-        return replace(base, retention="ttl", ttl_rule=rule, admission="program", batched_tokens=batched_tokens)
+        by_ttl = replace(base, retention="ttl", admission="program", batched_tokens=batched_tokens)
+        return by_ttl if form == "continuum" else replace(by_ttl, ttl_rule="released")
     if form == "dynamo_recompute":
         return replace(base, prefill_history="none", retention="cache")
     if form == "dynamo_cache":

@@ -89,7 +89,8 @@ def _written_out(counts: Ints, first: Floats, more: Floats) -> Floats:
         return np.zeros(0)
     ends = np.cumsum(counts)
     within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
-    return np.repeat(first, counts) + within * np.repeat(more, counts)
+    seconds: Floats = np.repeat(first, counts) + within * np.repeat(more, counts)
+    return seconds
 
 
 def _percentiles(gaps: Floats) -> Floats:
@@ -98,6 +99,5 @@ def _percentiles(gaps: Floats) -> Floats:
     low = int(at)
     high = min(low + 1, gaps.shape[1] - 1)
     gaps.partition((low, high), axis=1)
-    below: Floats = gaps[:, low]
-    return below + (at - low) * (gaps[:, high] - below)
-
+    found: Floats = gaps[:, low] + (at - low) * (gaps[:, high] - gaps[:, low])
+    return found

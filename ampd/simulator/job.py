@@ -47,13 +47,15 @@ class Session:
 class Job:
     """One round under way. Tokens and seconds.
 
-    `matched` tokens of the prompt are the session's, in whole blocks; `l_hist` of them are believed to be with the decode worker.
-    `own`: what the prefill worker's cache held; `reused`: what the decode worker's did. `done` of `target` tokens have KV where
-    the job computes. `steps` of its decode worker's batch were over when its first token left; it leaves the batch at step `leave`.
+    `matched` tokens of the prompt are the session's, in whole blocks; `l_hist` of them are believed to be with the decode
+    worker. `own`: what the prefill worker's cache held; `reused`: what the decode worker's did. `done` of `target` tokens have
+    KV where the job computes. `first_step` steps of its decode worker's batch were over when its first token left; it leaves the
+    batch at step `leave`.
     """
 
     __slots__ = (
-        "arrived", "cost_s", "decode", "done", "entry", "first_at", "first_step", "generated", "index", "l_hist", "last_at", "leave",
+        "arrived", "cost_s", "decode", "done", "entry", "first_at", "first_step", "generated", "index", "l_hist", "last_at",
+        "leave",
         "matched", "moved_s", "number", "order", "output", "own", "path", "pauses", "prompt", "queued_at", "queued_s", "reused",
         "session", "spans", "started_at", "target", "task", "ticket", "worker",
     )  # fmt: skip

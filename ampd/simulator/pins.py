@@ -1,8 +1,7 @@
 """KV that a worker keeps for somebody: a session's between its rounds, a prefill's result until its decode worker has read it.
 
-The rules are those of ampd/workers/pins.py and `Worker.make_room`: pins end by use, by expiry, or, when room is needed, the oldest
-first; one that is being read is safe. Under Continuum, which has no pins but a time to live, the program that arrived last goes first
-(paper.md, section 2: "deadlock: unpin latest program").
+The rules are those of ampd/workers/pins.py and `Worker.make_room`: pins end by use, by expiry, or, when room is needed, the
+oldest first; one that is being read is safe. Under Continuum the program that arrived last gives way first (arXiv 2511.02230).
 """
 
 from __future__ import annotations
@@ -28,21 +27,23 @@ class Pin:
 class Pins:
     """All pins of a worker, oldest first. `tokens`: KV held by them."""
 
-    __slots__ = ("_count", "_ends", "_latest_first", "_pins", "_pool", "shed_pins", "tokens")
+    __slots__ = ("_claimed", "_count", "_ends", "_latest_first", "_pins", "_pool", "shed_pins", "tokens")
 
     def __init__(self, pool: Pool, latest_first: bool = False) -> None:
         self._pool, self._latest_first = pool, latest_first
         self._pins: dict[int, Pin] = {}
         self._ends: list[tuple[float, int, int]] = []
-        self._count = 0
+        self._count = self._claimed = 0
         self.tokens = 0
         self.shed_pins = 0
 
     def __len__(self) -> int:
         return len(self._pins)
 
-    def __contains__(self, session: int) -> bool:
-        return session in self._pins
+    @property
+    def free(self) -> int:
+        """Pins that could be given up."""
+        return len(self._pins) - self._claimed
 
     def pin(self, entry: Entry, tokens: int, expires_at: float) -> None:
         """Keep the first `tokens` tokens of an entry in use."""
@@ -62,7 +63,9 @@ class Pins:
         pin = self._pins.get(session)
         if pin is None:
             return False
-        pin.claimed = True
+        if not pin.claimed:
+            pin.claimed = True
+            self._claimed += 1
         return True
 
     def hold(self, session: int) -> bool:
@@ -78,20 +81,24 @@ class Pins:
         """Protect what is merely cached, for a read; the entry must be there."""
         tokens = self._pool.held(session)
         self.pin(self._pool.take(session, tokens, tokens), tokens, inf)
-        self._pins[session].claimed = True
+        self.claim(session)
 
     def use(self, session: int) -> None:
         """The pin passes to a job, which keeps its entry in use."""
-        pin = self._pins.pop(session, None)
-        if pin is not None:
-            self.tokens -= pin.tokens
+        self._pop(session)
 
     def drop(self, session: int) -> None:
         """End a pin, if there is one; what it held stays cached."""
+        pin = self._pop(session)
+        if pin is not None:
+            self._pool.rest(pin.entry, min(pin.tokens, pin.entry.blocks * self._pool.size))
+
+    def _pop(self, session: int) -> Pin | None:
         pin = self._pins.pop(session, None)
         if pin is not None:
             self.tokens -= pin.tokens
-            self._pool.rest(pin.entry, min(pin.tokens, pin.entry.blocks * self._pool.size))
+            self._claimed -= pin.claimed
+        return pin
 
     def sweep(self, now: float) -> None:
         """End what has expired, unless it is being read."""

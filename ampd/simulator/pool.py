@@ -1,7 +1,7 @@
 """A worker's KV pool: blocks in use, and sessions' KV that nothing refers to but that can be found again.
 
-One entry stands for all blocks of a session, so the prefix cache is least recently used by session, and of one session the tail goes
-first, as vLLM's block pool does it (vllm/v1/core/block_pool.py: blocks are freed in reverse, and evicted in the order of freeing).
+One entry stands for all blocks of a session. Of the prefix cache the session unused for longest is evicted first, its tail first:
+vLLM frees blocks in reverse and evicts in the order of freeing (vllm/v1/core/block_pool.py).
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from math import nan
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,6 @@ class RecordBook:
     def records(self) -> Records:
         """All rows so far."""
         columns = np.array(self._rows).reshape(-1, len(_INTS) + len(_FLOATS)).T
-        ints = {name: column.astype(np.int64) for name, column in zip(_INTS, columns, strict=False)}
-        floats = {name: column.copy() for name, column in zip(_FLOATS, columns[len(_INTS) :], strict=True)}
-        return Records(**ints, **floats, itl_p95_s=np.array(self.itl_p95_s))
+        found: dict[str, Any] = {name: column.astype(np.int64) for name, column in zip(_INTS, columns, strict=False)}
+        found |= {name: column.copy() for name, column in zip(_FLOATS, columns[len(_INTS) :], strict=True)}
+        return Records(**found, itl_p95_s=np.array(self.itl_p95_s))

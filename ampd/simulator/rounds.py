@@ -1,4 +1,4 @@
-"""What Coordinators do: open a round, bind its session, measure its history, place its prefill; and the way of rounds between workers."""
+"""What Coordinators do: open a round, bind its session, measure its history, place its prefill; and rounds' way between workers."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Rounds:
         self._rngs = [Random(f"{seed}-{i}") for i in range(setup.coordinators)]
         self._learns = setup.retention == "ttl"
         self._dealt = 0
+        self._left = len(traces)
         self.open: dict[int, Job] = {}  # by session: rounds under way
         if traces:
             world.loop.at(traces[0].arrives_s, self._arrives, 0)
@@ -148,5 +149,12 @@ class Rounds:
         if session.number < len(session.rounds):
             begins = now + session.rounds[session.number].gap_s + self._world.setup.delays.decide_s
             self._world.loop.at(begins, self.decide, session)
-        elif self._learns:
+        else:
+            self._over(session)
+
+    def _over(self, session: Session) -> None:
+        if self._learns:
             self._world.lives.ended(session.number)
+        self._left -= 1
+        if not self._left:
+            self._world.loop.ended = True

@@ -50,7 +50,8 @@ def simulate(
     """Serve the sessions, sorted by arrival, and say how every round fared.
 
     `cost` is what things take; policies decide by `believed`, which is the same unless given. The simulation ends with the last
-    round, at `until_s`, or when `stop`, asked every 10 s of virtual time, says so. The same arguments give the same records, to the byte.
+    round, at `until_s`, or when `stop`, asked every 10 s of virtual time, says so. The same arguments give the same records, to
+    the byte.
     Raises ConfigError (a setup or trace that cannot be served: see `check`) and ProfileError (costs of a theta are not known).
     """
     world, rounds = assemble(setup, cost, sessions, seed, believed, sink)

@@ -1,4 +1,4 @@
-"""Step times of a decode worker, as sums over steps of an unchanged batch. T_dec is linear in the context (policy.types.CostModel)."""
+"""Step times of a decode worker, as sums over steps of an unchanged batch: T_dec is linear in the context."""
 
 from __future__ import annotations
 

@@ -3,14 +3,14 @@
 The paper's rule, as far as it is known to us (tau* = argmax P(tau, f) (T eta + PrefillReload) - tau; eta = -Corr(k, N - k); 100
 samples before a tool's own distribution is believed), and these readings of it:
 
-- P(tau, f): share of the tool's times so far that were at most tau; of all tools' before the tool has its 100 samples. The best tau is
-  always one of those times, or 0.
+- P(tau, f): share of the tool's times so far that were at most tau; of all tools' before the tool has its 100 samples. The best
+  tau is always one of those times, or 0.
 - T: mean wait from a round's arrival to its admission. PrefillReload: T_pre(0, all of the session's tokens).
-- Corr over all rounds of the programs that have ended: k rounds done, N - k to come. Not below 0; 1, all programs being alike, until
-  one has ended.
+- Corr over all rounds of the programs that have ended: k rounds done, N - k to come. Not below 0; 1, all programs being alike,
+  until one has ended.
 
-The released code has neither (github.com/Hanchenli/vllm-continuum, vllm/v1/core/estimate_with_func.py, `set_up_pin`): 2.0 s, or nothing
-for a tool whose mean time is over 2.0 s. Both start with 2.0 s for a tool that nobody has seen.
+The released code (github.com/Hanchenli/vllm-continuum, vllm/v1/core/estimate_with_func.py, `set_up_pin`) has neither: it keeps
+KV for 2.0 s, or not at all for a tool whose mean time is over 2.0 s. Both start with 2.0 s for a tool that nobody has seen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cluster as Coordinators see it: queues at once, all else of a worker as of its last report (ampd/state, ampd/workers/reporter.py).
+"""The cluster as Coordinators see it: queues at once, all else of a worker as of its last report (ampd/workers/reporter.py).
 
 A report follows a departure from the queue by `Delays.changed_s`, and the report before it by `Delays.report_s`; a worker that has
 nothing to tell any more sends none, which nobody could tell from one that repeats itself.
@@ -16,7 +16,7 @@ from ampd.simulator.windows import Window
 
 
 class Row:
-    """What a worker says of itself in a report; as ampd.state.base.WorkerRow. Until `next_at` nothing in it will change by itself."""
+    """What a worker says of itself in a report, as ampd.state.base.WorkerRow. Before `next_at` nothing of it changes by itself."""
 
     __slots__ = ("context", "kv_free", "kv_pinned", "kv_written", "link_s", "next_at", "running", "running_s")
 
@@ -52,7 +52,8 @@ class Known:
     """One worker as the store knows it, and when it reports next."""
 
     __slots__ = (
-        "before", "changed", "due_at", "last_at", "number", "place", "promised", "queued_s", "row", "soon", "tasks", "window", "worker",
+        "before", "changed", "due_at", "last_at", "number", "place", "promised", "queued_s", "row", "soon", "tasks", "window",
+        "worker",
     )  # fmt: skip
 
     def __init__(self, worker: Reporting, place: int, window_s: float) -> None:

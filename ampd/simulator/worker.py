@@ -109,7 +109,7 @@ class Worker:
         if not job.l_hist or self.world.setup.prefill_history != "read":
             return False
         owner = self.world.workers[job.decode]
-        if not owner.lend(job):
+        if not owner.lend(now, job):
             self.world.counts["history_lost"] += 1
             return False
         missing = job.l_hist - job.own
@@ -137,17 +137,22 @@ class Worker:
             self.span(READ, job, now - seconds, now)
         return job
 
-    def lend(self, job: Job) -> bool:
+    def settle(self, now: float) -> None:
+        """Bring the KV pool up to date, before somebody else changes it."""
+
+    def lend(self, now: float, job: Job) -> bool:
         """Claim the session's pin for a reader. Without pins, what is cached will do while it is there."""
         if self.pins.claim(job.index):
             return True
         if self.world.setup.retention == "pin" or self.pool.held(job.index) < max(job.l_hist, 1):
             return False
+        self.settle(now)
         self.pins.keep(job.index)
         return True
 
     def give_back(self, now: float, job: Job) -> None:
         """A reader is done, or the session's pin is not needed any more."""
+        self.settle(now)
         self.pins.drop(job.index)
         self.world.state.stir(now, self.id)
         self.freed(now)

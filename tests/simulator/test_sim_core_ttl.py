@@ -1,0 +1,106 @@
+"""Continuum's times to live, and the caches that they are compared with."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pytest
+from sim_core_costs import HandCosts, chat, setup, single
+
+from ampd.simulator.simulate import simulate
+from ampd.simulator.ttl import TimesToLive
+from ampd.simulator.types import Setup, TraceSession
+
+
+def learned(rule: str, times: list[float], lengths: list[int], waits: list[float]) -> TimesToLive:
+    lives = TimesToLive("paper" if rule == "paper" else "released")
+    for seconds in times:
+        lives.ran("search", seconds)
+    for rounds in lengths:
+        lives.ended(rounds)
+    for seconds in waits:
+        lives.admitted(seconds)
+    return lives
+
+
+def test_tau_is_the_best_of_all_that_could_be_chosen() -> None:
+    rng = Random(1)
+    times = [rng.expovariate(1.0) for _ in range(100)]
+    lengths = [rng.randint(2, 12) for _ in range(50)]
+    lives = learned("paper", times, lengths, [0.5, 1.5])
+    done = [k for n in lengths for k in range(1, n + 1)]
+    to_come = [n - k for n in lengths for k in range(1, n + 1)]
+    assert lives.eta == pytest.approx(-np.corrcoef(done, to_come)[0, 1])
+    for reload_s in (0.1, 0.5, 2.0, 50.0):
+        gain = 1.0 * lives.eta + reload_s
+
+        def value(tau: float, gain: float = gain) -> float:
+            return sum(t <= tau for t in times) / len(times) * gain - tau
+
+        grid = np.linspace(0, max(times), 5000)
+        tau = lives.of("search", reload_s)
+        assert value(tau) >= max(value(float(t)) for t in grid) - 1e-9
+    assert lives.of("search", 1e-3) < lives.of("search", 50.0)
+
+
+def test_a_tool_is_judged_by_all_tools_until_it_has_a_hundred_samples() -> None:
+    lives = learned("paper", [0.1] * 99, [], [])
+    lives.ran("build", 30.0)
+    assert lives.of("build", 10.0) == 0.1
+    for _ in range(99):
+        lives.ran("build", 30.0)
+    assert lives.of("build", 10.0) == 0.0  # not worth 30 s
+    assert lives.of("build", 40.0) == 30.0
+
+
+def test_the_released_rule_is_two_seconds_or_nothing() -> None:
+    lives = learned("released", [1.0, 2.0], [], [])
+    lives.ran("build", 1.0)
+    assert (lives.of("search", 9.0), lives.of("unseen", 9.0), lives.of("build", 9.0)) == (2.0, 2.0, 2.0)
+    lives.ran("build", 9.0)
+    assert lives.of("build", 9.0) == 0.0
+
+
+def reused(here: Setup, gap_s: float) -> int:
+    """Tokens of a session's first round that are left for its second, with other sessions in between that would fill the pool."""
+    between = [single(640, 20, 1.0 + 0.5 * i, f"other-{i}") for i in range(10)]
+    sessions: list[TraceSession] = sorted([chat("a", 0.0, [640, 64], 33, gap_s), *between], key=lambda s: s.arrives_s)
+    records = simulate(here, HandCosts(token_s=1e-4), sessions).records
+    return int(records.l_hist[(records.session == 0) & (records.number == 2)][0])
+
+
+def test_a_time_to_live_keeps_what_a_cache_would_evict() -> None:
+    colocated = {"prefill": 0, "kv": 2048, "policy": {"name": "local_only", "reorder": {"name": "fcfs"}}, "batched_tokens": 2048}
+    assert reused(setup(**colocated, retention="cache"), gap_s=1.9) < 672
+    assert reused(setup(**colocated, retention="ttl", admission="program"), gap_s=1.9) == 672
+    assert reused(setup(**colocated, retention="ttl", admission="program"), gap_s=5.6) < 672
+
+
+def test_the_program_that_arrived_first_is_admitted_first() -> None:
+    """Three sessions' later rounds wait behind a long one: Continuum takes the oldest session's, vLLM the oldest round."""
+    sessions = [
+        chat("old", 0.0, [100, 100], 2, gap_s=3.0),
+        chat("young", 0.5, [100, 100], 2, gap_s=2.3),
+        single(100, 400, 1.0, "long"),
+    ]
+
+    def order(admission: str) -> list[int]:
+        here = setup(0, 1, policy="local_only", batched_tokens=512, retention="cache", admission=admission, most=1)
+        records = simulate(here, HandCosts(), sessions).records
+        return [int(s) for s, n in zip(records.session, records.number, strict=True) if n == 2]
+
+    assert order("arrival") == [1, 0]
+    assert order("program") == [0, 1]
+
+
+def test_a_colocated_engine_shares_a_step_among_prefills() -> None:
+    """Four prompts of 100 tokens in a budget of 256: three begin in the first step, the third and the fourth end in the second."""
+    sessions = [single(100, 1, 0.0, f"s{i}") for i in range(4)]
+    here = setup(0, 1, policy="local_only", batched_tokens=256)
+    records = simulate(here, HandCosts(), sessions).records
+    first, *_, last = sorted(records.ttft_s.tolist())
+    assert first == pytest.approx(0.1)  # the first arrival finds an idle engine, and the others wait for its step
+    assert last == pytest.approx(0.4)
+    assert [b - a for a, b in pairwise(sorted(records.ttft_s.tolist()))] == pytest.approx([0.256, 0.0, 0.044])
