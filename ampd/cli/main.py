@@ -22,6 +22,7 @@ COMMANDS = {
     "bench": "ampd.bench.cli:bench",
     "demo": "ampd.bench.cli:demo",
     "profile": "ampd.profiler.cli:profile",
+    "sim": "ampd.simulator.cli:sim",
 }
 
 

@@ -32,30 +32,42 @@ def draw_report(rows: Sequence[Row], folder: Path, rate: float | None = None) ->
 
 
 def figures(rows: Sequence[Row], rate: float | None = None) -> dict[str, Figure]:
-    """By file name: for each hardware (and kind of targets) "attainment", "goodput", "breakdown", "paths", "ablation" and
-    "sensitivity", as far as the rows go.
+    """By file name, as far as the rows go: for each hardware (and kind of targets) "attainment", "ablation" and "sensitivity", for
+    each model on it "goodput", "breakdown" and "paths".
     """
     made: dict[str, Figure] = {}
     for hardware, targets in sorted({(row.hardware, row.targets) for row in rows}):
         own = [row for row in rows if (row.hardware, row.targets) == (hardware, targets)]
-        slug = re.sub(r"[^a-z0-9]+", "-", f"{hardware} {targets}".lower()).strip("-")
-        made |= {f"{name}-{slug}": figure for name, figure in _of_hardware(own, rate).items()}
+        made |= {f"{name}-{_slug(hardware, targets)}": figure for name, figure in _of_hardware(own, rate).items()}
+        plain = [row for row in own if row.study == "rates"]
+        for model in sorted({row.model for row in plain}):
+            of_model = [row for row in plain if row.model == model]
+            drawn = _of_model(of_model, policies_of(plain), rate)
+            made |= {f"{name}-{_slug(hardware, model, targets)}": figure for name, figure in drawn.items()}
     return made
+
+
+def _slug(*names: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", " ".join(names).lower()).strip("-")
 
 
 def _of_hardware(rows: Sequence[Row], rate: float | None) -> dict[str, Figure]:
     made: dict[str, Figure] = {}
-    plain = [row for row in rows if row.study == "rates"]
-    if any(row.attainment is not None for row in plain):
+    if plain := [row for row in rows if row.study == "rates" and row.attainment is not None]:
         made["attainment"] = rates_figure(plain, policies_of(plain))
-    if any(row.goodput is not None for row in plain):
-        made["goodput"] = goodput_figure(plain, policies_of(plain))
-    if any(row.ttft_mean_s is not None for row in plain):
-        made["breakdown"] = breakdown_figure(plain, rate)
-    if any(row.share_local is not None for row in plain):
-        made["paths"] = paths_figure(plain, rate)
     if ablation := [row for row in rows if row.study == "ablation" and row.attainment is not None]:
         made["ablation"] = ablation_figure(ablation, rate)
     if varied := [row for row in rows if row.study == "sensitivity" and row.attainment is not None]:
         made["sensitivity"] = sensitivity_figure(varied, rate)
+    return made
+
+
+def _of_model(rows: Sequence[Row], policies: Sequence[str], rate: float | None) -> dict[str, Figure]:
+    made: dict[str, Figure] = {}
+    if any(row.goodput is not None for row in rows):
+        made["goodput"] = goodput_figure(rows, policies)
+    if timed := [row for row in rows if row.ttft_mean_s is not None]:
+        made["breakdown"] = breakdown_figure(timed, rate)
+    if routed := [row for row in rows if row.share_local is not None]:
+        made["paths"] = paths_figure(routed, rate)
     return made

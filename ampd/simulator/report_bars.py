@@ -13,6 +13,7 @@ from ampd.simulator.report_style import (
     Cell,
     at_rate,
     best_deployments,
+    by_policy,
     cells_of,
     pick_rate,
     policies_of,
@@ -40,14 +41,14 @@ def breakdown_figure(rows: Sequence[Row], rate: float | None = None) -> Figure:
         shown = _by_policy(members, at)
         _stack(top, shown, [(name, label, 1.0) for name, label in _PARTS])
         _marks(top, [row.ttft_p95_s for row in shown], shown[0].ttft_target_s, 1.0)
-        _stack(bottom, shown, [("itl_mean_s", "ITL", 1e3)])
+        _stack(bottom, shown, [("itl_mean_s", "_ITL", 1e3)])
         _marks(bottom, [row.itl_p95_s for row in shown], shown[0].itl_target_s, 1e3)
         top.set_title(title_of(cell, at))
         _policy_names(top, ["" for _ in shown])
         _policy_names(bottom, [row.policy for row in shown])
     upper[0].set_ylabel("TTFT (s)")
     lower[0].set_ylabel("ITL (ms)")
-    shared_legend(figure, [*upper, *lower], columns=4)
+    shared_legend(figure, [*upper, *lower])
     return figure
 
 
@@ -63,21 +64,24 @@ def paths_figure(rows: Sequence[Row], rate: float | None = None) -> Figure:
         axes.set_ylim(0, 100)
         _policy_names(axes, [row.policy for row in shown])
     panels[0].set_ylabel("rounds (%)")
-    shared_legend(figure, panels, columns=3)
+    shared_legend(figure, panels)
     return figure
 
 
 def ablation_figure(rows: Sequence[Row], rate: float | None = None) -> Figure:
-    """Attainment with neither routing nor reordering, with each alone and with both, for each model and trace, at one rate each."""
+    """Attainment with neither routing nor reordering, with each alone and with both, for each policy, model and
+    trace, at one rate each."""
 
     def at_one_rate(members: Sequence[Row]) -> list[Row]:
         return at_rate(members, pick_rate([row for row in members if row.variant == "both"] or members, rate))
 
-    shown = {cell: at_one_rate(members) for cell, members in cells_of(rows).items()}
-    axes, figure = _groups({title_of(cell, members[0].rate): members for cell, members in shown.items()}, VARIANTS,
-                           lambda row: row.variant, lambda row: row.attainment, 100.0, _VARIANT_NAMES)  # fmt: skip
+    shown = {name: at_one_rate(members) for name, members in by_policy(rows).items()}
+    titles = {f"{name.replace(', ', chr(10))}\n{members[0].rate:.3g} sessions/s": members for name, members in shown.items()}
+    axes, figure = _groups(titles, VARIANTS,
+                           lambda row: row.variant, "attainment", 100.0, _VARIANT_NAMES)  # fmt: skip
     axes.set_ylabel("rounds attained (%)")
     axes.set_ylim(0, 103)
+    shared_legend(figure, [axes])
     return figure
 
 
@@ -85,7 +89,7 @@ def goodput_figure(rows: Sequence[Row], policies: Sequence[str]) -> Figure:
     """The goodput of each policy on its best deployment, for each model and trace; lines stand at the upper bounds."""
     cells = cells_of(best_deployments(rows))
     axes, figure = _groups({title_of(cell): members for cell, members in cells.items()}, policies,
-                           lambda row: row.policy, lambda row: row.goodput, 1.0, {})  # fmt: skip
+                           lambda row: row.policy, "goodput", 1.0, {})  # fmt: skip
     for i, members in enumerate(cells.values()):
         bound = max((row.bound for row in members if row.bound is not None), default=None)
         if bound is not None:
@@ -93,7 +97,7 @@ def goodput_figure(rows: Sequence[Row], policies: Sequence[str]) -> Figure:
                 bound, i - 0.45, i + 0.45, colors="0.3", linestyles=":", linewidth=1.2, label="upper bound", gid="upper bound"
             )
     axes.set_ylabel("goodput (sessions/s)")
-    shared_legend(figure, [axes], columns=max(2, int(figure.get_figwidth() / 1.7)))
+    shared_legend(figure, [axes])
     return figure
 
 
@@ -144,10 +148,11 @@ def _marks(axes: Axes, p95s: Sequence[float | None], target_s: float | None, fac
 def _policy_names(axes: Axes, names: Sequence[str]) -> None:
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
     axes.grid(visible=False, axis="x")
+    axes.set_axisbelow(True)
 
 
 def _groups(
-    groups: dict[str, list[Row]], names: Sequence[str], key: Callable[[Row], str], value: Callable[[Row], float | None],
+    groups: dict[str, list[Row]], names: Sequence[str], key: Callable[[Row], str], value: str,
     factor: float, labels: dict[str, str],
 ) -> tuple[Axes, Figure]:  # fmt: skip
     """Bars side by side: a group for each entry, a bar for each of `names` that any row has."""
@@ -157,23 +162,24 @@ def _groups(
     axes = figure.subplots()
     for i, name in enumerate(used):
         own = [next((row for row in rows if key(row) == name), None) for rows in groups.values()]
-        known = [(at, row, value(row)) for at, row in enumerate(own) if row is not None]
-        xs = [at + (i - (len(used) - 1) / 2) * width for at, _, _ in known]
-        heights = [factor * (share or 0.0) for _, _, share in known]
+        known = [(at, row) for at, row in enumerate(own) if row is not None and getattr(row, value) is not None]
+        xs = [at + (i - (len(used) - 1) / 2) * width for at, _ in known]
         axes.bar(
-            xs, heights, width=width, label=labels.get(name, name), color=style_at(i).color, alpha=0.75,
-            hatch=HATCHES[i % len(HATCHES)], edgecolor="white", linewidth=0.5,
-            yerr=_errors([row for _, row, _ in known], heights) if factor == 100.0 else None,
-            error_kw={"elinewidth": 0.8, "capsize": 2},
+            xs, [factor * getattr(row, value) for _, row in known], width=width, label=labels.get(name, name),
+            color=style_at(i).color, alpha=0.75, hatch=HATCHES[i % len(HATCHES)], edgecolor="white", linewidth=0.5,
+            yerr=_errors([row for _, row in known], value, factor), error_kw={"elinewidth": 0.8, "capsize": 2},
         )  # fmt: skip
     axes.set_xticks(range(len(groups)), list(groups), fontsize=7)
     axes.grid(visible=False, axis="x")
-    axes.legend(ncols=2, loc="upper right") if labels else None
+    axes.set_axisbelow(True)
     return axes, figure
 
 
-def _errors(rows: Sequence[Row], heights: Sequence[float]) -> list[list[float]]:
-    """The confidence intervals of attainment, as lengths below and above."""
-    low = [h - 100 * row.attainment_low if row.attainment_low is not None else 0.0 for row, h in zip(rows, heights, strict=True)]
-    high = [100 * row.attainment_high - h if row.attainment_high is not None else 0.0 for row, h in zip(rows, heights, strict=True)]
-    return [[max(0.0, v) for v in low], [max(0.0, v) for v in high]]
+def _errors(rows: Sequence[Row], name: str, factor: float) -> list[list[float]]:
+    """The confidence intervals of a figure, as lengths below and above its bar; 0 where none is known."""
+    lengths: list[list[float]] = [[], []]
+    for row in rows:
+        value, low, high = (getattr(row, key) for key in (name, f"{name}_low", f"{name}_high"))
+        lengths[0].append(0.0 if low is None else factor * max(0.0, value - low))
+        lengths[1].append(0.0 if high is None else factor * max(0.0, high - value))
+    return lengths

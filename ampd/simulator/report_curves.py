@@ -14,12 +14,12 @@ from ampd.simulator.report_rows import Row
 from ampd.simulator.report_style import (
     at_rate,
     best_deployments,
+    by_policy,
     cells_of,
     pick_rate,
     policies_of,
     shared_legend,
     style_at,
-    title_of,
 )
 
 _PARAMETERS = {
@@ -45,7 +45,7 @@ def rates_figure(rows: Sequence[Row], policies: Sequence[str]) -> Figure:
             own = sorted((row for row in members if row.policy == policy), key=lambda row: row.rate)
             _curve(axes, [row.rate for row in own], own, policy, style_at(policies.index(policy)))
         _bound(axes, members)
-        axes.set_title(title_of((rows[0].hardware, model, trace)))
+        axes.set_title(f"{model}, {trace}")
     for empty in [axes for axes in panels.flat if not axes.has_data()]:
         empty.set_visible(False)
     for axes in panels.flat:
@@ -54,7 +54,7 @@ def rates_figure(rows: Sequence[Row], policies: Sequence[str]) -> Figure:
         axes.set_ylabel("rounds attained (%)")
     for axes in panels[-1]:
         axes.set_xlabel("sessions/s")
-    shared_legend(figure, panels.flat, columns=max(2, int(figure.get_figwidth() / 1.7)))
+    shared_legend(figure, panels.flat)
     return figure
 
 
@@ -93,20 +93,22 @@ def _share_axis(axes: Axes) -> None:
 
 
 def sensitivity_figure(rows: Sequence[Row], rate: float | None = None) -> Figure:
-    """Attainment against each parameter that was varied, a panel each; a line is a model and trace, at one rate."""
+    """Attainment against each parameter that was varied, a panel each; a line is a policy under a model and trace, at one rate."""
     parameters = [name for name in (*_PARAMETERS, *sorted({row.parameter for row in rows} - set(_PARAMETERS)))
                   if any(row.parameter == name for row in rows)]  # fmt: skip
-    cells = list(cells_of(rows))
+    names = list(by_policy(rows))
     figure = Figure(figsize=(max(4.0, 2.4 * len(parameters)), 2.9), layout="constrained")
     panels = figure.subplots(1, len(parameters), squeeze=False, sharey=True)[0]
     for axes, parameter in zip(panels, parameters, strict=True):
-        for cell, members in cells_of([row for row in rows if row.parameter == parameter]).items():
+        for name, members in by_policy([row for row in rows if row.parameter == parameter]).items():
             at = pick_rate(members, rate)
             own = sorted(at_rate(members, at), key=lambda row: row.value or 0.0)
             values = [math.nan if row.value is None else row.value for row in own]
-            _curve(axes, values, own, f"{cell[1]}, {cell[2]}, {cell[0]}: {at:g}/s", style_at(cells.index(cell)))
+            _curve(axes, values, own, f"{name}: {at:.3g}/s", style_at(names.index(name)))
         axes.set_xlabel(_PARAMETERS.get(parameter, parameter))
         axes.margins(y=0.15)
+    lowest = min(100 * (row.attainment_low or row.attainment or 0.0) for row in rows)
+    panels[0].set_ylim(min(80.0, lowest - 4), 103)
     panels[0].set_ylabel("rounds attained (%)")
-    shared_legend(figure, panels, columns=max(1, int(figure.get_figwidth() / 2.6)))
+    shared_legend(figure, panels, 3.4)
     return figure

@@ -35,6 +35,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     deployment: str
     rate: float
     goodput: float | None = None
+    goodput_low: float | None = None
+    goodput_high: float | None = None
     attainment: float | None = None
     attainment_low: float | None = None
     attainment_high: float | None = None

@@ -43,6 +43,17 @@ def cells_of(rows: Sequence[Row]) -> dict[Cell, list[Row]]:
     return {key: list(members) for key, members in groupby(sorted(rows, key=cell), cell)}
 
 
+def by_policy(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows of each policy under each model and trace, on its best deployment; named by what sets them apart."""
+    policies = policies_of(rows)
+    return {
+        f"{model}, {trace}" + (f", {policy}" if len(policies) > 1 else ""): own
+        for (_, model, trace), members in cells_of(best_deployments(rows)).items()
+        for policy in policies
+        if (own := [row for row in members if row.policy == policy])
+    }
+
+
 def best_deployments(rows: Sequence[Row]) -> list[Row]:
     """Of each policy in each cell the rows of its best deployment: by goodput, then by mean attainment, then by name."""
     kept = []
@@ -76,15 +87,16 @@ def at_rate(rows: Sequence[Row], rate: float) -> list[Row]:
 
 
 def title_of(cell: Cell, rate: float | None = None) -> str:
-    """Of a panel."""
+    """Of a panel, one word a line: panels are narrow."""
     _, model, trace = cell
-    return f"{model}, {trace}" + ("" if rate is None else f"\n{rate:g} sessions/s")
+    return f"{model}\n{trace}" + ("" if rate is None else f"\n{rate:.3g} sessions/s")
 
 
-def shared_legend(figure: Figure, panels: Iterable[Axes], columns: int = 6) -> None:
-    """One legend above all panels, each label once."""
+def shared_legend(figure: Figure, panels: Iterable[Axes], column_inches: float = 1.6) -> None:
+    """One legend above all panels, each label once; as many columns as there is room for."""
     entries: dict[str, Artist] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(str(label), handle)
+    columns = max(1, int(figure.get_figwidth() / column_inches))
     figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=columns, handlelength=3)

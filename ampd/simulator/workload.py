@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ampd.bench.traces import SHAPES, Reading, arriving, endless, from_trace, gamma, generate, load_trace
+from ampd.bench.traces import SHAPES, Reading, arriving, endless, from_trace, gamma, generate
 from ampd.errors import ConfigError
 from ampd.simulator.types import Floats, TraceSession
 
@@ -56,6 +56,8 @@ class Workload:
         self.check()
         if self.trace in SHAPES:
             return self._generated(seed)
+        from ampd.bench.traces import load_trace
+
         recorded = load_trace(Path(self.trace))
         if not recorded:
             raise ConfigError(f"--trace {self.trace}: holds no sessions")
