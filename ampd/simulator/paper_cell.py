@@ -1,0 +1,137 @@
+"""One policy in one cell: its deployment is searched, then its goodput there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ampd.bench.traces import generate, truncated
+from ampd.config.schema import Policy
+from ampd.cost_model import PiecewiseCostModel, load_profile
+from ampd.cost_model.arrays import ArrayCostModel
+from ampd.policy.types import CostModel
+from ampd.simulator.bound import bound_rate
+from ampd.simulator.candidates import Fluid
+from ampd.simulator.deployments import Deployment, enumerate_deployments, feasible_thetas
+from ampd.simulator.forms import BATCHED_TOKENS, setup_for
+from ampd.simulator.goodput import STEP, Bench, Goodput, Length, Traffic, Trial, find_goodput
+from ampd.simulator.load import load_of
+from ampd.simulator.paper_grid import Cell, Effort, Entrant
+from ampd.simulator.race import race
+from ampd.simulator.targets import Level, Targets, derive_targets
+from ampd.simulator.types import Setup, TraceSession
+
+_CONTEXT = 32_768  # Mixtral's; the same traces are replayed for all models
+_SAMPLE = 2_000  # sessions that targets and bounds are derived from
+_START = 0.4  # of the fluid estimate: the first rate of a race
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A cell's load, costs, targets and bound; the same for all policies. `capacity`: KV tokens by feasible theta."""
+
+    cell: Cell
+    cost: PiecewiseCostModel
+    block_size: int
+    capacity: dict[int, int]
+    sample: list[TraceSession]
+    targets: Targets
+    bound: float
+    seed: int
+
+    def traffic(self, length: Length, cv: float = 1.0) -> Traffic:
+        """Sessions enough for a run of this length at the bound."""
+        load = load_of(self.sample)
+        lifetime = load.lifetime_s(self.targets.ttft_s, self.targets.itl_s)
+        beyond = 2 * self.targets.ttft_s + float(load.output.mean()) * self.targets.itl_s
+        count = self.bound * (length.lifetimes * lifetime + beyond) + 1.02 * length.rounds / load.rounds
+        spare = math.ceil(1.02 * count + 8 * cv * math.sqrt(count))
+        return Traffic(truncated(generate(self.cell.trace, spare, self.seed), _CONTEXT), self.seed, cv)
+
+    def setup(self, entrant: Entrant, deployment: Deployment, variant: Mapping[str, Any]) -> Setup:
+        """The form of the entrant on this deployment, with the variant's settings."""
+        settings = {key: value for key, value in variant.items() if key != "batched_tokens"}
+        made = setup_for(
+            entrant.form,
+            deployment.groups(self.capacity),
+            self.targets.ttft_s,
+            self.targets.itl_s,
+            policy=Policy(name="predictive") if entrant.form == "ampd" else None,
+            block_size=self.block_size,
+            batched_tokens=variant.get("batched_tokens", BATCHED_TOKENS),
+        )
+        return replace(made, policy=Policy.model_validate(made.policy.model_dump() | settings)) if settings else made
+
+
+def scene_of(cell: Cell, profiles: Path, level: Level = "middle", seed: int = 1) -> Scene:
+    """Raises ProfileError for a profile that is not there, ConfigError for one whose model does not fit the GPUs."""
+    profile = load_profile(profiles / cell.profile)
+    sample = truncated(generate(cell.trace, _SAMPLE, seed), _CONTEXT)
+    load = load_of(sample)
+    cost = PiecewiseCostModel(profile.t_pre, profile.t_dec, profile.t_kv, profile.t_mixed, transport=cell.transport)
+    # The longest context of any sample of these traces is the truncated one.
+    capacity = feasible_thetas(profile, _CONTEXT, cell.gpus)
+    enumerate_deployments(list(capacity), cell.gpus)
+    targets = derive_targets(sample, cost, list(capacity), level)
+    bound = bound_rate(load, cost, capacity, cell.gpus, targets.itl_s)
+    return Scene(cell, cost, profile.meta.block_size, capacity, sample, targets, bound, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of a policy in a cell. `deployment` None: none can meet the targets even when idle. `rounds` were simulated."""
+
+    deployment: Deployment | None
+    variant: Mapping[str, Any]
+    goodput: Goodput
+    trials: Sequence[Trial]
+    rounds: int
+
+
+def candidates(scene: Scene, entrant: Entrant, count: int) -> dict[str, tuple[Deployment, Mapping[str, Any], float]]:
+    """Deployment, variant and fluid rate by name, the most promising first. Variants share the number of candidates."""
+    targets = scene.targets
+    fluid = Fluid(load_of(scene.sample), ArrayCostModel(scene.cost), scene.capacity, targets.ttft_s, targets.itl_s)
+    every = enumerate_deployments(list(scene.capacity), scene.cell.gpus)
+    best = fluid.best(every, entrant.kind, max(1, count // len(entrant.variants)))
+    named = {}
+    for deployment in best:
+        for i, variant in enumerate(entrant.variants):
+            named[f"{deployment}#{i}"] = deployment, variant, fluid.rate(deployment, entrant.kind)
+    return named
+
+
+def play(scene: Scene, entrant: Entrant, effort: Effort) -> Played:
+    """Race the candidates, then search the goodput of the winner."""
+    named = candidates(scene, entrant, effort.candidates)
+    if not named:
+        return Played(None, {}, Goodput(0.0, None, None), (), 0)
+    start = rung_of(scene, _START * max(rate for _, _, rate in named.values()))
+    screen = scene.traffic(effort.screen)
+    benches = {name: bench_of(scene, entrant, deployment, variant, screen) for name, (deployment, variant, _) in named.items()}
+    winner = race(benches, start, effort.screen, effort.heats)
+    deployment, variant, _ = named[winner.name]
+    bench = bench_of(scene, entrant, deployment, variant, scene.traffic(effort.final))
+    found = find_goodput(bench, winner.rung, effort.final, resolution=effort.resolution)
+    spent = bench.rounds + sum(b.rounds for b in benches.values())
+    return Played(deployment, variant, found, bench.trials(effort.final), spent)
+
+
+def bench_of(
+    scene: Scene,
+    entrant: Entrant,
+    deployment: Deployment,
+    variant: Mapping[str, Any],
+    traffic: Traffic,
+    believed: CostModel | None = None,
+) -> Bench:
+    """The entrant on a deployment under traffic. `believed`: what it takes the costs to be, if not what they are."""
+    return Bench(scene.setup(entrant, deployment, variant), scene.cost, traffic, scene.bound, believed, scene.seed)
+
+
+def rung_of(scene: Scene, rate: float) -> int:
+    """The ladder's rung nearest to a rate."""
+    return max(0, round(math.log(min(rate, scene.bound) / scene.bound) / math.log(STEP)))

@@ -1,0 +1,94 @@
+"""The paper's experiments: which cells, which policies, how much effort."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ampd.simulator.candidates import Kind
+from ampd.simulator.goodput import Length
+
+HARDWARE = ("h200", "h20")
+MODELS = ("llama-3.1-70b", "qwen3-32b", "mixtral-8x7b")
+GPUS = {"toolbench": 8, "hotpotqa": 8, "dureader": 16, "gaia": 32}  # paper, section 7.1
+
+DEFAULT = "predictive"
+PAPER = "paper"
+DYNAMO = ("dynamo_recompute", "dynamo_cache", "dynamo_read")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    """One of the paper's plots."""
+
+    hardware: str
+    model: str
+    trace: str
+
+    @property
+    def gpus(self) -> int:
+        return GPUS[self.trace]
+
+    @property
+    def profile(self) -> str:
+        """The file of its cost functions, in configs/profiles."""
+        return f"{self.model}-{self.hardware}.json"
+
+    @property
+    def transport(self) -> str:
+        """KV between workers of a single node takes NVLink; with more nodes than one all of it is taken to cross the network."""
+        return "nvlink" if self.gpus <= 8 else "rdma"
+
+
+CELLS = tuple(Cell(hardware, model, trace) for hardware in HARDWARE for model in MODELS for trace in GPUS)
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A policy that is compared: its form (`ampd.simulator.forms`), where it may prefill, and settings to choose the best of.
+
+    A variant is what differs from the form's own: keys of section `policy`, and `batched_tokens` of a colocated engine.
+    """
+
+    name: str
+    form: str
+    kind: Kind
+    variants: tuple[Mapping[str, Any], ...] = field(default=({},))
+
+
+ENTRANTS = (
+    Entrant(DEFAULT, "ampd", "anywhere"),
+    Entrant(PAPER, "paper", "anywhere"),
+    Entrant("dynamo_recompute", "dynamo_recompute", "recompute"),
+    Entrant("dynamo_cache", "dynamo_cache", "remote"),
+    Entrant("dynamo_read", "dynamo_read", "remote"),
+    Entrant("conditional_disagg", "conditional_disagg", "anywhere"),
+    Entrant("ppd", "ppd", "anywhere"),
+    Entrant("prefix_decider", "prefix_decider", "anywhere", ({"prefix_decider": {"non_cached_tokens": 512}},)),
+    Entrant("vllm", "vllm", "colocated", ({"batched_tokens": 8192}, {"batched_tokens": 1024})),
+    Entrant("continuum", "continuum", "colocated", ({"batched_tokens": 8192}, {"batched_tokens": 1024})),
+    Entrant("local_only", "local_only", "colocated"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is spent on a policy in a cell; the same for every policy.
+
+    `candidates` deployments race over `heats` runs of length `screen` at most; the best is then searched by runs of length `final`
+    to `resolution` rungs of 3 %.
+    """
+
+    name: str
+    candidates: int
+    heats: int
+    screen: Length
+    final: Length
+    resolution: int
+    seed: int = 1
+
+
+FULL = Effort("full", 8, 5, Length(2000, 1.0), Length(), 1)
+QUICK = Effort("quick", 3, 3, Length(400, 0.5), Length(1500), 3)
+EFFORTS = {effort.name: effort for effort in (FULL, QUICK)}
