@@ -73,10 +73,11 @@ class Batch:
 
     def growth(self, count: int) -> int:
         """Blocks that the sequences come to need in the next `count` steps."""
-        if not count:
-            return 0
-        rounds, rest = divmod(count, self._size)
-        begin = (self.steps + 1) % self._size
+        size = self._size
+        begin = (self.steps + 1) % size
+        if count < size:
+            return sum(self._grows[begin : begin + count])
+        rounds, rest = divmod(count, size)
         return rounds * len(self.jobs) + sum(self._grows[begin : begin + rest])
 
     def steps_within(self, blocks: int, count: int) -> int:

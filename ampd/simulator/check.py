@@ -37,6 +37,8 @@ def check_setup(setup: Setup) -> None:
             _refuse(f"{name} = {value}: must be 0 seconds or more")
     if setup.coordinators < 1:
         _refuse(f"coordinators = {setup.coordinators}: at least 1 is needed")
+    if setup.local_slots < 1:
+        _refuse(f"local_slots = {setup.local_slots}: at least 1 is needed")
     if setup.batched_tokens < 0:
         _refuse(f"batched_tokens = {setup.batched_tokens}: must be 0 (off) or the tokens of a step")
 

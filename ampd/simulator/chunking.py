@@ -34,25 +34,28 @@ class Chunking:
         return not self._batched or sum([job.target - job.done for job in prefilling]) < self._batched
 
     def pieces(self, now: float, batch: Batch, prefilling: Sequence[Job]) -> Pieces:
-        """(Job, tokens) of the coming step; at least one."""
-        if self._batched:
-            return self._shared_out(max(1, self._batched - len(batch.jobs)), prefilling)
-        job = prefilling[0]
-        left = job.target - job.done
-        if self.pauses:
-            return [(job, left)]
-        if batch.jobs and self._slack:
-            return [(job, min(left, self._within_slack(now, batch, job.done)))]
-        return [(job, min(left, self._chunk))]
+        """(Job, tokens) of the coming step; at least one.
 
-    def _shared_out(self, tokens: int, prefilling: Sequence[Job]) -> Pieces:
-        pieces: Pieces = []
-        for job in prefilling:
-            chunk = min(tokens, job.target - job.done)
-            pieces.append((job, chunk))
-            tokens -= chunk
-            if not tokens:
-                break
+        Further prefills join a step by ampd/workers/kv/decode_scheduler.py: under `slack` those that fit into it whole, otherwise
+        as many as there are tokens for.
+        """
+        if self.pauses:
+            return [(prefilling[0], prefilling[0].target - prefilling[0].done)]
+        if self._batched:
+            return _shared_out(max(1, self._batched - len(batch.jobs)), prefilling)
+        if not self._slack:
+            return _shared_out(self._chunk, prefilling)
+        job = prefilling[0]
+        budget = self._within_slack(now, batch, job.done) if batch.jobs else self._chunk
+        left = job.target - job.done
+        pieces = [(job, left if left < budget else budget)]
+        if len(prefilling) > 1:
+            for other in prefilling[1:]:
+                budget -= left
+                left = other.target - other.done
+                if left > budget:
+                    break
+                pieces.append((other, left))
         return pieces
 
     def _within_slack(self, now: float, batch: Batch, done: int) -> int:
@@ -64,3 +67,14 @@ class Chunking:
         ]
         size, context, times = len(batch.jobs), batch.context, self._times
         return prefill_budget(now, running, lambda n: times.beside(size, context, done, n), self._limits)
+
+
+def _shared_out(tokens: int, prefilling: Sequence[Job]) -> Pieces:
+    pieces: Pieces = []
+    for job in prefilling:
+        chunk = min(tokens, job.target - job.done)
+        pieces.append((job, chunk))
+        tokens -= chunk
+        if not tokens:
+            break
+    return pieces

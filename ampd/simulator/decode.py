@@ -31,7 +31,7 @@ class DecodeWorker(DecodeJobs):
         self._events = 0
         self._began = 0.0
         self._steps = _NO_STEPS
-        self._settled = 0  # steps of the run whose blocks have been allocated
+        self._settled = self._grown = 0  # steps of the run whose blocks have been allocated, and those blocks
         self._pieces: list[tuple[Job, int]] = []
 
     def wake(self, now: float) -> None:
@@ -119,6 +119,7 @@ class DecodeWorker(DecodeJobs):
         """Begin a run of steps of the batch."""
         batch = self.batch
         self._steps, self._began, self._settled = steps, now, 0
+        self._grown = 0
         self.meter.begin(len(batch.fresh))
         for job in batch.fresh:
             self.first_token(job, now + steps.first_s)
@@ -159,8 +160,10 @@ class DecodeWorker(DecodeJobs):
     def _settle(self, done: int) -> None:
         """The run's first `done` steps are over: allocate the blocks that the batch has come to need."""
         if done > self._settled:
-            batch = self.batch
-            self.pool.allocate(batch.growth(done) - batch.growth(self._settled))
+            blocks = self.batch.growth(done)
+            if blocks > self._grown:
+                self.pool.allocate(blocks - self._grown)
+                self._grown = blocks
             self._settled = done
 
     def _computed(self, now: float) -> None:

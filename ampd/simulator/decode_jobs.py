@@ -22,7 +22,7 @@ class DecodeJobs(Worker):
     """All jobs of a decode worker: those that wait for KV room, read, prefill, or are about to join the batch, and the batch."""
 
     def __init__(self, world: World, id: int, group: Group) -> None:
-        super().__init__(world, id, group, slots=_ALL if world.setup.batched_tokens else 1)
+        super().__init__(world, id, group, slots=_ALL if world.setup.batched_tokens else world.setup.local_slots)
         self.batch = Batch(world.setup.block_size)
         self.gaps = Gaps(world.book.itl_p95_s)
         self.meter = Meter()

@@ -37,11 +37,13 @@ class Meter:
     def note(self, batch: int, steps: Steps, done: int) -> None:
         """The first `done` steps of the run are over, for `batch` sequences."""
         if done > self._noted:
-            self._itl_s += batch * (steps.lasts_s(done) - steps.lasts_s(self._noted))
-            self._itls += batch * (done - self._noted)
-            if not self._noted:
-                self._itl_s -= self._fresh * steps.first_s
+            noted = self._noted
+            if noted:
+                self._itl_s += batch * (steps.lasts_s(done) - steps.lasts_s(noted))
+            else:
+                self._itl_s += batch * steps.lasts_s(done) - self._fresh * steps.first_s
                 self._itls -= self._fresh
+            self._itls += batch * (done - noted)
             self._noted = done
 
     def paused(self, batch: int, seconds: float) -> None:

@@ -58,16 +58,18 @@ class Rounds:
         view = world.state.view()
         if session.decode < 0:
             self._bind(now, session, round.prompt + round.output, view)
+            view = world.state.view()
         job = Job(session, round.prompt, round.output, now - world.setup.delays.decide_s)
         job.matched = min(round.history, session.context, round.prompt) // self._size * self._size
         job.l_hist = self._history(now, session, job)
         self._dealt += 1
         rng = self._rngs[self._dealt % len(self._rngs)]
-        placement = self._placement(session, job, view)
+        placement = self._placement(session, job)
         if world.setup.policy.rebind != "never" and session.number > 1:
             placement = self._rebound(now, session, job, placement, view)
+            view = world.state.view()
         forced = self._force[(job.number - 1) % len(self._force)] if self._force else None
-        decision = self._router.route(placement, world.state.view(), self._believed, rng, forced)
+        decision = self._router.route(placement, view, self._believed, rng, forced)
         self.open[job.index] = job
         self._dispatch(now, job, decision, placement)
 
@@ -87,13 +89,13 @@ class Rounds:
         session.pinned = job.l_hist = 0
         world.state.promise(now, found.worker.id, job.prompt + job.output)
         world.counts["rebound"] += 1
-        return self._placement(session, job, world.state.view())
+        return self._placement(session, job)
 
-    def _placement(self, session: Session, job: Job, view: ClusterView) -> Round:
+    def _placement(self, session: Session, job: Job) -> Round:
         setup = self._world.setup
         held = _NOTHING
         if session.held and setup.prefill_history != "none":
-            held = still_held(session.held, job.matched, view)
+            held = still_held(session.held, job.matched, self._world.state.only([h.worker for h in session.held]))
         return Round(
             session.name, job.number, job.decode, job.l_hist, job.prompt - job.l_hist, setup.ttft_s, setup.itl_s, held
         )  # fmt: skip

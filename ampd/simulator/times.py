@@ -13,27 +13,32 @@ _FAR = 1 << 20
 class Steps:
     """`count` steps of a batch: the n-th, from 0 on, takes first_s + n * more_s."""
 
-    __slots__ = ("count", "first_s", "more_s")
+    __slots__ = ("_half", "count", "first_s", "more_s")
 
     def __init__(self, count: int, first_s: float, more_s: float) -> None:
         self.count, self.first_s, self.more_s = count, first_s, more_s
+        self._half = 0.5 * more_s
 
     def lasts_s(self, count: int) -> float:
         """Seconds of the first `count` steps."""
-        return count * (self.first_s + 0.5 * (count - 1) * self.more_s)
+        return count * (self.first_s + (count - 1) * self._half)
 
     def over_after(self, seconds: float) -> int:
         """How many steps are over after so many seconds, `count` at most."""
-        first, more = self.first_s, self.more_s
-        if more * self.count <= 1e-9 * first:
-            guess = int(seconds / first) if first > 0.0 else self.count
+        count, first, half = self.count, self.first_s, self._half
+        if count < 2:
+            return count if first <= seconds else 0
+        if half * count <= 1e-9 * first:
+            guess = int(seconds / first)
         else:
-            half = first - 0.5 * more
-            guess = int((sqrt(half * half + 2.0 * more * seconds) - half) / more)
-        guess = min(guess, self.count)
-        while guess > 0 and self.lasts_s(guess) > seconds:
+            middle = first - half
+            guess = int((sqrt(middle * middle + 4.0 * half * seconds) - middle) / (2.0 * half))
+        if guess > count:
+            guess = count
+        # Rounding may be one step off the sums that events go by.
+        while guess > 0 and guess * (first + (guess - 1) * half) > seconds:
             guess -= 1
-        while guess < self.count and self.lasts_s(guess + 1) <= seconds:
+        while guess < count and (guess + 1) * (first + guess * half) <= seconds:
             guess += 1
         return guess
 

@@ -78,6 +78,7 @@ class Setup:
     "cache": evictable at once, least recently used first; "ttl": pinned for a time to live by tool (Continuum), then as "cache".
     `ttl_rule`: the time to live of Continuum's "paper", or of its "released" code (see `ttl`).
     `admission`: which waiting job a decode worker admits next: by "arrival", or of the "program" that arrived first (Continuum).
+    `local_slots`: prefills that have their turn at a decode worker at once; the live worker's one.
     `batched_tokens` > 0: a colocated engine as vLLM runs it: prefills first within so many tokens of a step, not slack-bounded.
     """
 
@@ -92,6 +93,7 @@ class Setup:
     retention: Literal["pin", "cache", "ttl"] = "pin"
     ttl_rule: Literal["paper", "released"] = "paper"
     admission: Literal["arrival", "program"] = "arrival"
+    local_slots: int = 1
     batched_tokens: int = 0
     idle_ttl_s: float = 300.0
 

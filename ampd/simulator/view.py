@@ -96,6 +96,11 @@ class State:
             self._dirty.clear()
         return self._view
 
+    def only(self, workers: list[int]) -> ClusterView:
+        """The last view, of these workers alone and without regard to their roles."""
+        known, lists = self._known, self._lists
+        return ClusterView([lists[known[w].worker.role][known[w].place] for w in workers])
+
     def enqueue(self, worker: int, seconds: float) -> None:
         """A Coordinator has placed a task."""
         known = self._known[worker]
