@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
@@ -176,10 +177,10 @@ def _groups(
 
 
 def _errors(rows: Sequence[Row], name: str, factor: float) -> list[list[float]]:
-    """The confidence intervals of a figure, as lengths below and above its bar; 0 where none is known."""
+    """The confidence intervals of a figure, as lengths below and above its bar; NaN where none is known."""
     lengths: list[list[float]] = [[], []]
     for row in rows:
         value, low, high = (getattr(row, key) for key in (name, f"{name}_low", f"{name}_high"))
-        lengths[0].append(0.0 if low is None else factor * max(0.0, value - low))
-        lengths[1].append(0.0 if high is None else factor * max(0.0, high - value))
+        lengths[0].append(math.nan if low is None else factor * max(0.0, value - low))
+        lengths[1].append(math.nan if high is None else factor * max(0.0, high - value))
     return lengths
