@@ -39,8 +39,9 @@ def check_setup(setup: Setup) -> None:
         _refuse(f"coordinators = {setup.coordinators}: at least 1 is needed")
     if setup.local_slots < 1:
         _refuse(f"local_slots = {setup.local_slots}: at least 1 is needed")
-    if setup.batched_tokens < 0:
-        _refuse(f"batched_tokens = {setup.batched_tokens}: must be 0 (off) or the tokens of a step")
+    for name, tokens in (("batched_tokens", setup.batched_tokens), ("prefill_tokens", setup.prefill_tokens)):
+        if tokens < 0:
+            _refuse(f"{name} = {tokens}: must be 0 (off) or the tokens of a step")
 
 
 def _check_group(name: str, group: Group, block_size: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ampd.policy.chunks import ChunkLimits, DecodeProgress, prefill_budget
 from ampd.policy.types import CostModel
@@ -42,9 +42,9 @@ class Chunking:
         if self.pauses:
             return [(prefilling[0], prefilling[0].target - prefilling[0].done)]
         if self._batched:
-            return _shared_out(max(1, self._batched - len(batch.jobs)), prefilling)
+            return shared_out(max(1, self._batched - len(batch.jobs)), prefilling)
         if not self._slack:
-            return _shared_out(self._chunk, prefilling)
+            return shared_out(self._chunk, prefilling)
         job = prefilling[0]
         budget = self._within_slack(now, batch, job.done) if batch.jobs else self._chunk
         left = job.target - job.done
@@ -69,7 +69,8 @@ class Chunking:
         return prefill_budget(now, running, lambda n: times.beside(size, context, done, n), self._limits)
 
 
-def _shared_out(tokens: int, prefilling: Sequence[Job]) -> Pieces:
+def shared_out(tokens: int, prefilling: Iterable[Job]) -> Pieces:
+    """A step's tokens for prefills in their order, as far as they go."""
     pieces: Pieces = []
     for job in prefilling:
         chunk = min(tokens, job.target - job.done)

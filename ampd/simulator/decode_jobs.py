@@ -13,16 +13,14 @@ from ampd.simulator.meter import Meter
 from ampd.simulator.timeline import DECODE, READ
 from ampd.simulator.times import StepTimes
 from ampd.simulator.types import Group
-from ampd.simulator.worker import Worker, World
-
-_ALL = 1 << 30  # a colocated engine has a queue of its own, `waiting`
+from ampd.simulator.worker import UNBOUNDED, Worker, World
 
 
 class DecodeJobs(Worker):
     """All jobs of a decode worker: those that wait for KV room, read, prefill, or are about to join the batch, and the batch."""
 
     def __init__(self, world: World, id: int, group: Group) -> None:
-        super().__init__(world, id, group, slots=_ALL if world.setup.batched_tokens else world.setup.local_slots)
+        super().__init__(world, id, group, slots=UNBOUNDED if world.setup.batched_tokens else world.setup.local_slots)
         self.batch = Batch(world.setup.block_size)
         self.gaps = Gaps(world.book.itl_p95_s)
         self.meter = Meter()

@@ -19,7 +19,9 @@ Colocated engines, prefills in vLLM's token budget for a step:
     continuum           KV kept for the paper's time to live, programs first come first served    arXiv 2511.02230
     continuum_released  KV kept for 2.0 s or not at all                                           Hanchenli/vllm-continuum
 
-Peers have no reordering. A session stays with one decode worker in every form (session affinity), chosen by `policy.binding`.
+Peers run vLLM's engines as they are: no reordering, several prompts in a prefill worker's step, several chunks beside a decode
+batch. ampd's workers compute a prompt at a time; `paper` too, whose queue dequeues one.
+A session stays with one decode worker in every form (session affinity), chosen by `policy.binding`.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def setup_for(
     delays: Delays | None = None,
     batched_tokens: int = BATCHED_TOKENS,
 ) -> Setup:
-    """The setup of a form on these workers. `policy` is what `ampd` runs; `batched_tokens` the step of a colocated engine.
+    """The setup of a form on these workers. `policy` is what `ampd` runs; `batched_tokens`: a step of vLLM where it prefills.
 
     Raises ConfigError for an unknown form, and for prefill workers given to a colocated one.
     """
@@ -78,6 +80,8 @@ def setup_for(
             return replace(base, retention="cache", batched_tokens=batched_tokens)
         by_ttl = replace(base, retention="ttl", admission="program", batched_tokens=batched_tokens)
         return by_ttl if form == "continuum" else replace(by_ttl, ttl_rule="released")
+    if form in (*DYNAMO, *PEERS):
+        base = replace(base, prefill_tokens=batched_tokens, local_slots=max(g.max_running for g in groups))
     if form == "dynamo_recompute":
         return replace(base, prefill_history="none", retention="cache")
     if form == "dynamo_cache":

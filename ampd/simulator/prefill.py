@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
+from ampd.simulator.chunking import Pieces, shared_out
 from ampd.simulator.job import Job
 from ampd.simulator.timeline import PREFILL
+from ampd.simulator.times import StepTimes
 from ampd.simulator.types import Group
 from ampd.simulator.view import Row
-from ampd.simulator.worker import Worker, World
+from ampd.simulator.worker import UNBOUNDED, Worker, World
 
 _SLOTS = 2
 
@@ -17,14 +19,19 @@ _SLOTS = 2
 class PrefillWorker(Worker):
     """As the engine of a prefill worker has it (ampd/workers/engines/sim_batch.py, `Rules.alone`): at most two prompts hold KV, and
     the second is read while the first computes, not while it is read.
+
+    With `Setup.prefill_tokens` it is vLLM's own engine instead: all that have KV are read at once, and share the steps.
     """
 
     def __init__(self, world: World, id: int, group: Group) -> None:
-        super().__init__(world, id, group, _SLOTS)
+        self._tokens = world.setup.prefill_tokens
+        self._most = group.max_running if self._tokens else _SLOTS
+        super().__init__(world, id, group, UNBOUNDED if self._tokens else _SLOTS)
+        self._times = StepTimes(world.cost, group.theta)
         self._waiting: deque[Job] = deque()
-        self._reading: Job | None = None
+        self._reading = 0
         self._ready: deque[Job] = deque()
-        self._computing: Job | None = None
+        self._step: Pieces = []
 
     def turn(self, now: float, job: Job) -> None:
         self._waiting.append(job)
@@ -35,43 +42,57 @@ class PrefillWorker(Worker):
             self._admit(now)
 
     def _admit(self, now: float) -> None:
-        while self._waiting and self._reading is None and len(self._ready) + (self._computing is not None) < _SLOTS:
+        while self._waiting and len(self._ready) + self._reading < self._most and (self._tokens or not self._reading):
             job = self._waiting[0]
             if not self.fits(now, job, job.prompt):
                 return
             self._waiting.popleft()
             if self.begin_prefill(now, job, self._read):
-                self._reading = job
+                self._reading += 1
             else:
                 self._ready.append(job)
                 self._compute(now)
 
     def _read(self, now: float, event: tuple[Job, float]) -> None:
-        self._reading = None
+        self._reading -= 1
         self._ready.append(self.has_history(now, event))
         self._compute(now)
         self._admit(now)
 
     def _compute(self, now: float) -> None:
-        if self._computing is None and self._ready:
-            job = self._computing = self._ready.popleft()
+        if self._step or not self._ready:
+            return
+        if self._tokens:
+            self._step = shared_out(self._tokens, self._ready)
+            seconds = self._times.mixed(0, 0, [(job.done, chunk) for job, chunk in self._step])
+        else:
+            job = self._ready[0]
+            self._step = [(job, job.prompt - job.done)]
             seconds = self.world.cost.t_pre(job.done, job.prompt - job.done, self.theta)
-            self.busy_s += seconds
-            if self.world.sink is not None:
+        self.busy_s += seconds
+        if self.world.sink is not None:
+            for job, _ in self._step:
                 self.span(PREFILL, job, now, now + seconds)
-            self.world.loop.at(now + seconds, self._over, job)
+        self.world.loop.at(now + seconds, self._over, None)
 
-    def _over(self, now: float, job: Job) -> None:
-        self._computing = None
-        self.result(now, job)
+    def _over(self, now: float, _: None) -> None:
+        step, self._step = self._step, []
+        ended = []
+        for job, chunk in step:
+            job.done += chunk
+            if job.done == job.prompt:
+                self._ready.popleft()  # they end in their order
+                self.result(now, job)
+                ended.append(job)
         self._compute(now)
-        self.queue.leave(now, job)
+        for job in ended:
+            self.queue.leave(now, job)
         self._admit(now)
 
     def report(self, now: float, row: Row) -> None:
         """See view.Reporting."""
         pool, world = self.pool, self.world
-        row.running = len(self._ready) + (self._computing is not None) + (self._reading is not None)
+        row.running = len(self._ready) + self._reading
         row.running_s = self.queue.running_s(now)
         row.kv_free = (pool.total - pool.used) * pool.size
         row.kv_pinned = self.pins.tokens

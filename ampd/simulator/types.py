@@ -79,6 +79,8 @@ class Setup:
     `ttl_rule`: the time to live of Continuum's "paper", or of its "released" code (see `ttl`).
     `admission`: which waiting job a decode worker admits next: by "arrival", or of the "program" that arrived first (Continuum).
     `local_slots`: prefills that have their turn at a decode worker at once; the live worker's one.
+    `prefill_tokens` > 0: a prefill worker computes so many tokens in a step, of several prompts as vLLM does; 0: a prompt at a
+    time, as the live worker.
     `batched_tokens` > 0: a colocated engine as vLLM runs it: prefills first within so many tokens of a step, not slack-bounded.
     """
 
@@ -94,6 +96,7 @@ class Setup:
     ttl_rule: Literal["paper", "released"] = "paper"
     admission: Literal["arrival", "program"] = "arrival"
     local_slots: int = 1
+    prefill_tokens: int = 0
     batched_tokens: int = 0
     idle_ttl_s: float = 300.0
 

@@ -20,6 +20,8 @@ from ampd.simulator.ttl import TimesToLive
 from ampd.simulator.types import Group, Setup
 from ampd.simulator.view import State
 
+UNBOUNDED = 1 << 30  # queue slots of an engine that has a queue of its own
+
 
 @dataclass(slots=True)
 class World:

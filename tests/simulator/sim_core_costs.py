@@ -18,15 +18,17 @@ NO_DELAYS = Delays(decide_s=0.0, hop_s=0.0, report_s=0.5)
 class HandCosts:
     """Linear in everything; theta changes nothing."""
 
+    prefill_s: float = 0.0
     token_s: float = 0.001
     history_s: float = 0.0
     step_s: float = 0.01
     sequence_s: float = 0.001
     context_s: float = 0.0
     moved_s: float = 0.0
+    back_s: float | None = None  # of increments, if not as histories
 
     def t_pre(self, l_hist: int, l_incr: int, theta: int) -> float:
-        return l_incr * (self.token_s + self.history_s * l_hist)
+        return self.prefill_s + l_incr * (self.token_s + self.history_s * l_hist)
 
     def t_dec(self, batch: int, context: int, theta: int) -> float:
         return self.step_s + self.sequence_s * batch + self.context_s * context if batch else 0.0
@@ -35,7 +37,7 @@ class HandCosts:
         return self.t_dec(batch, context, theta) + self.t_pre(0, chunk, theta)
 
     def t_kv(self, tokens: int, theta_src: int, theta_dst: int, direction: Direction) -> float:
-        return self.moved_s * tokens
+        return tokens * (self.moved_s if direction == "history" or self.back_s is None else self.back_s)
 
 
 def setup(prefill: int = 1, decode: int = 1, *, kv: int = 1_000_000, chunk: int = 512, most: int = 256, **fields: Any) -> Setup:

@@ -198,7 +198,7 @@ def test_a_simulation_can_be_stopped() -> None:
         ({}, [(9, 0, 5, 0.0), (20, 9, 0, 1.0)], "session a, round 2: prompt = 20, output = 0 tokens"),
         ({}, [(9, 0, 5, 0.0), (20, 21, 5, 1.0)], "session a, round 2: history = 21 tokens; must be from 0 to the prompt's 20"),
         ({}, [(9, 0, 5, 0.0), (20, 9, 5, -1.0)], "session a, round 2: gap_s = -1.0; must be 0 seconds or more"),
-        ({"kv": 64}, [(50, 0, 20, 0.0)], "session a, round 1: prompt + output = 50 + 20 tokens do not fit into a decode worker's KV"),
+        ({"kv": 64}, [(50, 0, 20, 0.0)], "session a, round 1: prompt + output = 50 + 20 tokens do not fit into"),
         ({"decode": 0}, [(9, 0, 5, 0.0)], "groups: there is no decode worker"),
         ({"kv": -5}, [(9, 0, 5, 0.0)], "groups[0].kv_tokens = -5: must be at least 32; the model leaves no room"),
         ({"itl_s": 0.0}, [(9, 0, 5, 0.0)], "itl_s = 0.0: must be above 0 seconds"),

@@ -95,6 +95,34 @@ def test_the_program_that_arrived_first_is_admitted_first() -> None:
     assert order("program") == [0, 1]
 
 
+def test_a_prefill_worker_of_vllms_computes_several_prompts_in_a_step() -> None:
+    """Four prompts of 100 tokens, 50 ms a step and 1 ms a token: one after the other, or the last three together."""
+    sessions = [single(100, 1, 0.001 * i, f"s{i}") for i in range(4)]
+    cost = HandCosts(prefill_s=0.05, step_s=1e-9, sequence_s=0.0)
+
+    def last(tokens: int) -> float:
+        here = setup(1, 1, policy="dynamo", prefill_tokens=tokens)
+        return float(simulate(here, cost, sessions).records.ended_s.max())
+
+    assert last(0) == pytest.approx(4 * 0.15)
+    assert last(8192) == pytest.approx(0.15 + 0.35)
+    assert last(150) == pytest.approx(0.15 + 0.2 + 0.2)  # of the last three, half of the second waits for the next step
+
+
+def test_a_decode_worker_packs_prefills_as_far_as_its_slots_and_the_slack_go() -> None:
+    """Two prompts of 60 tokens arrive beside a running round whose target leaves room for about 80 tokens a step."""
+    sessions = [single(10, 400, 0.0, "runs"), single(60, 1, 1.0, "a"), single(20, 1, 1.0, "b")]
+    cost = HandCosts(step_s=0.01, sequence_s=0.0)
+
+    def last(mode: str, slots: int) -> float:
+        here = setup(0, 1, policy={"name": "local_only", "local_prefill": mode}, local_slots=slots, chunk=90, itl_s=0.1)
+        records = simulate(here, cost, sessions).records
+        return float(records.ttft_s[records.session == 2][0])
+
+    for mode in ("slack", "chunked"):
+        assert last(mode, 1) > last(mode, 2) + 0.005
+
+
 def test_a_colocated_engine_shares_a_step_among_prefills() -> None:
     """Four prompts of 100 tokens in a budget of 256: three begin in the first step, the third and the fourth end in the second."""
     sessions = [single(100, 1, 0.0, f"s{i}") for i in range(4)]
