@@ -154,7 +154,7 @@ def run_sweep(
     """
     lines = lines_of(sweep, codes)
     bounds = {(line.trace, line.deployment): _bound_point(sweep, line, codes) for line in lines}
-    keyed = {point_key(point): point for point in (*(p for line in lines for p in line.points), *bounds.values())}
+    keyed = {point_key(point): point for point in (*bounds.values(), *(p for line in lines for p in line.points))}
     todo = [key for key in keyed if key not in journal.done]
     known = len(keyed) - len(todo)
     progress(known, len(keyed))

@@ -33,21 +33,23 @@ def test_rounds_and_sessions_by_both_rules() -> None:
 
 
 def test_the_warm_up_is_cut_by_arrival_and_sessions_by_their_end() -> None:
-    done = outcome([Made(0, 1, 0.0, 9.0), Made(0, 2, 20.0, 0.1), Made(1, 1, 12.0, 0.1), Made(2, 1, 31.0, 9.0)])
-    seen = measure(done, sessions(2, 1, 1), TTFT, ITL, Window(10.0, 30.0))
+    done = outcome(
+        [Made(0, 1, 0.0, 9.0), Made(0, 2, 20.0, 0.1), Made(1, 1, 12.0, 0.1), Made(2, 1, 31.0, 9.0), Made(3, 1, 3.0, 0.1)]
+    )
+    seen = measure(done, sessions(2, 1, 1, 1), TTFT, ITL, Window(10.0, 30.0))
     assert (seen.rounds, seen.attainment) == (2, 1.0)
-    # Session 0 ended within the window and had missed a round before it; session 2 ended after it.
+    # Session 0 ended within the window and had missed a round before it; session 2 ended after it, session 3
+    # before it.
     assert (seen.sessions, seen.session_attainment) == (2, 0.5)
 
 
 def test_unfinished_rounds_count_once_they_can_no_longer_be_attained() -> None:
     # Ten gaps of at most 20 ms: a round is surely missed 1.2 s after its arrival, and starved after 10.2 s.
-    waiting = [(98.81, 1, 1), (98.79, 2, 1), (89.79, 3, 1), (5.0, 4, 1)]
-    seen = measure(outcome([Made(0, 1, 90.0, 0.1)], waiting), sessions(1, 1, 1, 1, 1), TTFT, ITL, Window(50.0, 100.0))
-    assert (seen.rounds, seen.overdue) == (3, 2)
-    assert seen.attainment == pytest.approx(1 / 3)
-    assert seen.very_late == pytest.approx(1 / 3)
-    assert (seen.sessions, seen.session_attainment) == (3, pytest.approx(1 / 3))
+    waiting = [(98.81, 1, 1), (98.79, 2, 1), (89.79, 3, 1), (5.0, 4, 1), (89.81, 5, 1)]
+    seen = measure(outcome([Made(0, 1, 90.0, 0.1)], waiting), sessions(*[1] * 6), TTFT, ITL, Window(50.0, 100.0))
+    assert (seen.rounds, seen.overdue) == (4, 3)
+    assert (seen.attainment, seen.very_late) == (0.25, 0.25)
+    assert (seen.sessions, seen.session_attainment) == (4, 0.25)
 
 
 def test_starved_rounds_are_those_later_than_ten_targets() -> None:

@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from sim_graphs import graph_data, write_graph
 
+from ampd.cli.main import main
 from ampd.errors import ConfigError, SetupError
-from ampd.simulator.sweep import Sweep, Vary, lines_of, run_sweep
+from ampd.simulator.sweep import Sweep, Vary, lines_of, point_key, run_sweep
 from ampd.simulator.sweep_journal import open_sweep_journal
 
 SWEEP = Sweep(
@@ -71,7 +73,7 @@ def test_rows_are_folded_in_order_with_their_goodput(once: tuple[str, Path]) -> 
 def test_a_wider_sweep_computes_only_what_is_new(once: tuple[str, Path], tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     journal.write_bytes(once[1].read_bytes())
-    wider = Sweep(graph=SWEEP.graph, traces=SWEEP.traces, rates=(4.0, 8.0, 12.0), pairs=SWEEP.pairs, seeds=(1, 2), rounds=150)
+    wider = replace(SWEEP, rates=(4.0, 8.0, 12.0))
     document, seen = run(wider, journal)
     assert seen == [(known, 13) for known in range(9, 14)]
     rows = {(r["policy"], r["rate"]): r["attainment"] for r in json.loads(document)["rows"]}
@@ -80,15 +82,25 @@ def test_a_wider_sweep_computes_only_what_is_new(once: tuple[str, Path], tmp_pat
     }
 
 
-@pytest.mark.parametrize("change", ["code", "graph", "keys"])
-def test_what_decides_the_result_is_part_of_the_key(once: tuple[str, Path], tmp_path: Path, change: str) -> None:
-    journal = tmp_path / "journal"
-    journal.write_bytes(once[1].read_bytes())
-    graph = graph_data(targets={"ttft_s": 0.2, "itl_s": 0.03}) if change == "graph" else SWEEP.graph
-    keys = (("alpha", 0.5),) if change == "keys" else ()
-    changed = Sweep(graph=graph, traces=SWEEP.traces, rates=(4.0,), pairs=(("paper", ""),), seeds=(1,), keys=keys, rounds=150)
-    codes = {"toolbench": "another"} if change == "code" else CODES
-    assert run(changed, journal, codes=codes)[1][0][0] < 2
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(SWEEP, graph=graph_data(targets={"ttft_s": 0.2, "itl_s": 0.03})),
+        replace(SWEEP, keys=(("alpha", 0.5),)),
+        replace(SWEEP, rounds=151),
+        replace(SWEEP, cv=2.0),
+        replace(SWEEP, seeds=(3, 4)),
+        replace(SWEEP, targets="tight"),
+    ],
+)
+def test_what_decides_a_result_is_part_of_its_key(changed: Sweep) -> None:
+    def keys(sweep: Sweep, code: str = "one") -> set[str]:
+        return {point_key(point) for line in lines_of(sweep, {"toolbench": code}) for point in line.points}
+
+    assert len(keys(SWEEP)) == 8
+    assert keys(SWEEP) & keys(changed) == set()
+    assert keys(SWEEP) & keys(SWEEP, "another") == set()
+    assert keys(SWEEP) < keys(replace(SWEEP, seeds=(1, 2, 3)))
 
 
 def test_a_line_that_was_cut_short_is_computed_again(once: tuple[str, Path], tmp_path: Path) -> None:
@@ -130,16 +142,13 @@ def test_a_killed_sweep_goes_on_and_leaves_no_process(tmp_path: Path) -> None:
     kept = kept[: kept.rfind(b"\n") + 1]
     assert not out.exists()
 
-    _ampd(asked, out)
+    subprocess.run([sys.executable, "-c", code, *asked, "--out", str(out)], check=True, stdout=subprocess.DEVNULL)
     assert journal.read_bytes().startswith(kept)
     assert 3 <= kept.count(b"\n") < journal.read_bytes().count(b"\n") == 13
-    _ampd([*asked[:-1], "1"], tmp_path / "fresh.json")
+    with pytest.raises(SystemExit) as ended:
+        main([*asked[:-1], "1", "--out", str(tmp_path / "fresh.json")])
+    assert ended.value.code == 0
     assert out.read_bytes() == (tmp_path / "fresh.json").read_bytes()
-
-
-def _ampd(asked: list[str], out: Path) -> None:
-    code = "from ampd.cli.main import main; main()"
-    subprocess.run([sys.executable, "-c", code, *asked, "--out", str(out)], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_studies_change_one_setting_each_and_are_not_of_the_peers() -> None:
