@@ -20,7 +20,8 @@ class PrefillWorker(Worker):
     """As the engine of a prefill worker has it (ampd/workers/engines/sim_batch.py, `Rules.alone`): at most two prompts hold KV, and
     the second is read while the first computes, not while it is read.
 
-    With `Setup.prefill_tokens` it is vLLM's own engine instead: all that have KV are read at once, and share the steps.
+    With `Setup.prefill_tokens` it is vLLM's own engine instead: prompts share steps, those for the coming two get KV and are read at
+    once, and results are kept until they are read (NIXL's, for minutes).
     """
 
     def __init__(self, world: World, id: int, group: Group) -> None:
@@ -30,6 +31,7 @@ class PrefillWorker(Worker):
         self._times = StepTimes(world.cost, group.theta)
         self._waiting: deque[Job] = deque()
         self._reading = 0
+        self._owed = 0  # tokens to compute of prompts that have KV
         self._ready: deque[Job] = deque()
         self._step: Pieces = []
 
@@ -41,15 +43,26 @@ class PrefillWorker(Worker):
         if self._waiting:
             self._admit(now)
 
+    def pins_yield(self) -> bool:
+        """Whether results are given up for a prompt that would not fit."""
+        return not self._tokens
+
+    def _wants_more(self) -> bool:
+        if self._tokens and self._owed >= 2 * self._tokens or not self._tokens and self._reading:
+            return False
+        return len(self._ready) + self._reading < self._most
+
     def _admit(self, now: float) -> None:
-        while self._waiting and len(self._ready) + self._reading < self._most and (self._tokens or not self._reading):
+        while self._waiting and self._wants_more():
             job = self._waiting[0]
             if not self.fits(now, job, job.prompt):
                 return
             self._waiting.popleft()
             if self.begin_prefill(now, job, self._read):
                 self._reading += 1
+                self._owed += job.prompt - max(job.own, job.l_hist)
             else:
+                self._owed += job.prompt - job.done
                 self._ready.append(job)
                 self._compute(now)
 
@@ -80,6 +93,7 @@ class PrefillWorker(Worker):
         ended = []
         for job, chunk in step:
             job.done += chunk
+            self._owed -= chunk
             if job.done == job.prompt:
                 self._ready.popleft()  # they end in their order
                 self.result(now, job)

@@ -48,6 +48,13 @@ def test_seeds_differ_where_policies_draw() -> None:
     assert not same(simulate(here, COSTS, sessions, seed=1), simulate(here, COSTS, sessions, seed=2))
 
 
+def test_coordinators_draw_from_generators_of_their_own() -> None:
+    sessions = agents(60, rate=1.5, seed=1)
+    one, three = (simulate(setup(4, 2, policy="paper", coordinators=n), COSTS, sessions) for n in (1, 3))
+    assert not same(one, three)
+    assert len(one.records) == len(three.records)
+
+
 def seen(here: Setup, sessions: list[TraceSession], monkeypatch: pytest.MonkeyPatch, cost: HandCosts = COSTS) -> list[Case]:
     """The cases that policy `dynamo` decided, workers as they were then."""
     cases: list[Case] = []

@@ -78,6 +78,19 @@ def test_a_time_to_live_keeps_what_a_cache_would_evict() -> None:
     assert reused(setup(**colocated, retention="ttl", admission="program"), gap_s=5.6) < 672
 
 
+def test_what_is_kept_for_a_time_is_not_given_up_while_others_run() -> None:
+    """Of 64 blocks 21 are kept until 2.4 s, and up to 20 run for 4 s: a prompt of 35 has to wait for the 21, one of 19 has not."""
+    colocated = {"prefill": 0, "kv": 2048, "policy": "local_only", "batched_tokens": 2048, "admission": "program", "retention": "ttl"}
+
+    def waited(prompt: int) -> float:
+        sessions = [chat("kept", 0.0, [640, 64], 32, gap_s=50.0), single(250, 360, 0.5, "runs"), single(prompt, 1, 1.0, "comes")]
+        records = simulate(setup(**colocated), HandCosts(token_s=1e-6), sessions).records
+        return float(records.ttft_s[records.session == 2][0])
+
+    assert waited(600) < 0.1
+    assert 1.3 < waited(1100) < 4.0
+
+
 def test_the_program_that_arrived_first_is_admitted_first() -> None:
     """Three sessions' later rounds wait behind a long one: Continuum takes the oldest session's, vLLM the oldest round."""
     sessions = [
