@@ -1,13 +1,13 @@
 # Everything a newcomer types. Each target but help, setup and clean sets up first if that is needed.
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo test lint bench clean
+.PHONY: help setup serve demo test lint bench paper paper-quick clean
 
 BIN := .venv/bin
 GRAPH ?= configs/local-cpu.yaml
 ARGS ?=
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## build .venv from a bare Python 3.11 (a few minutes, once)
 	@PYTHON="$(PYTHON)" sh scripts/setup.sh
@@ -29,6 +29,12 @@ lint: setup ## ruff, mypy --strict and the import rules
 
 bench: setup ## the benchmarks of the scheduling core, or ARGS="routing ledger" and the like (docs/bench.md has them all)
 	@exec $(BIN)/python -m benchmarks $(ARGS)
+
+paper: setup ## the paper's experiments in simulation, to results/paper.json with a table and figures (an hour at most; goes on after a break)
+	@exec $(BIN)/python -m ampd.simulator.paper $(ARGS)
+
+paper-quick: setup ## a first look at them: one model on one GPU, short runs (minutes)
+	@exec $(BIN)/python -m ampd.simulator.paper --quick $(ARGS)
 
 clean: ## remove .venv, caches and build output (the demo model's cache stays)
 	rm -rf .venv build results .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

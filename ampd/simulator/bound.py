@@ -34,8 +34,8 @@ from ampd.simulator.types import Floats
 MISSES = 0.1  # of the rounds
 # Batches and chunks between the grid's points: the functions are linear or nearly so there.
 ALLOWANCE = 1.005
-_PATIENCE = (0.0, *np.geomspace(1e-3, 30.0, 36).tolist())
-_RATIOS = (0.0, *np.geomspace(0.003, 100.0, 64).tolist())  # of the price of a prefilled token to that of a decoded one
+_PATIENCE = (0.0, *np.geomspace(1e-3, 20.0, 18).tolist())
+_RATIOS = (0.0, *np.geomspace(0.01, 50.0, 36).tolist())  # of the price of a prefilled token to that of a decoded one
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +83,21 @@ def _all_prices(
     steps = [_steps_of(model, theta, tokens, load, max_running, chunk) for theta, tokens in sorted(capacity.items())]
     together = _Steps(*(np.concatenate([getattr(s, name) for s in steps]) for name in _Steps.__slots__))
     busy = together.batch > 0
-    slopes = [(together.gpu_s / np.maximum(together.context, 1))[busy].min()]
-    slopes += [theta * cost.decode[theta].context_token_s for theta in capacity]
-    slopes += [theta * cost.mixed[theta].context_token_s for theta in capacity if theta in cost.mixed]
+    fits = [f for theta in capacity for f in (cost.decode[theta], cost.mixed.get(theta)) if f is not None]
+    context = min(fit.theta * fit.context_token_s for fit in fits)  # a dearer one would leave nothing for the sequences
     history = min(_history_price(model, theta, max(chunk, int(load.increment.max()))) for theta in capacity)
+    rest = together.gpu_s - context * together.context
     found = [Prices(0.0, 0.0, 0.0, 0.0, 0.0)]
-    for context in sorted({float(min(slopes)), float(min(slopes[1:]))}):
-        rest = together.gpu_s - context * together.context
-        for patience in _PATIENCE:
-            attained = rest + patience * together.batch * (together.seconds - itl_s)
-            for ratio in _RATIOS:
-                worth = together.batch + ratio * together.chunk
-                decode = float((attained[worth > 0] / worth[worth > 0]).min())
-                if decode <= 0:
-                    continue
-                prefill = ratio * decode
-                late = float(((rest - prefill * together.chunk)[busy] / together.batch[busy]).min())
-                found.append(Prices(prefill, decode, min(late, decode), context, history))
+    for patience in _PATIENCE:
+        attained = rest + patience * together.batch * (together.seconds - itl_s)
+        for ratio in _RATIOS:
+            worth = together.batch + ratio * together.chunk
+            decode = float((attained[worth > 0] / worth[worth > 0]).min())
+            if decode <= 0:
+                continue
+            prefill = ratio * decode
+            late = float(((rest - prefill * together.chunk)[busy] / together.batch[busy]).min())
+            found.append(Prices(prefill, decode, min(late, decode), context, history))
     return found
 
 

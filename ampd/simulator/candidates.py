@@ -1,12 +1,13 @@
 """Which deployments are worth a simulation for a kind of policy: those that carry the most by a fluid estimate.
 
-The estimate is a session's seconds on each role, as if work never waited: an order in which to try, not a result. A deployment on
-which one round in ten could not be attained even when idle is left out.
+The estimate is a session's seconds on each role, where prefill workers are used no more than lets nine of ten rounds wait for what
+their TTFT target leaves: an order in which to try, not a result. A deployment on which one round in ten could not be attained even
+when idle is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +17,7 @@ from ampd.cost_model.arrays import ArrayCostModel
 from ampd.simulator.bound import MISSES
 from ampd.simulator.deployments import Deployment
 from ampd.simulator.load import Load
+from ampd.simulator.types import Floats
 
 # Where a policy may prefill: anywhere; only on prefill workers, which read the history or compute it again; on decode workers.
 Kind = Literal["anywhere", "remote", "recompute", "colocated"]
@@ -49,17 +51,45 @@ class Fluid:
         thetas = (given.theta, decode.theta) if kind == "anywhere" else (given.theta,)
         if not any(self._attainable(theta, kind) for theta in thetas):
             return 0.0
-        remote = self._remote_s(given.theta, kind)
-        apart = given.replicas / remote
+        remote = float(self._prefills_s(given.theta, kind).sum()) / self.load.sessions
+        apart = given.replicas / remote * self._usable(given.replicas, given.theta, kind)
         if kind != "anywhere" or decode.replicas / decoding <= apart:
             return min(apart, decode.replicas / decoding)
-        return (decode.replicas + given.replicas * local / remote) / (decoding + local)
+        return (decode.replicas + apart * local) / (decoding + local)
 
     def best(self, deployments: Sequence[Deployment], kind: Kind, count: int) -> list[Deployment]:
-        """The `count` best that can carry anything, best first; equals in the order given."""
-        rates = {str(d): self.rate(d, kind) for d in deployments}
-        ranked = sorted(deployments, key=lambda d: -rates[str(d)])
-        return [d for d in ranked if rates[str(d)] > 0][:count]
+        """The `count` most promising of those that can carry anything; equals in the order given.
+
+        For a policy that may prefill anywhere most deployments carry the same on paper. So half of its candidates are those that
+        are good with all prefills remote too (by the product of both estimates), a quarter have no prefill workers, and a quarter
+        are the best by its own estimate.
+        """
+        if kind != "anywhere":
+            return self._ranked(deployments, lambda d: self.rate(d, kind))[:count]
+        both = self._ranked(deployments, lambda d: self.rate(d, "anywhere") * self.rate(d, "remote"))
+        without = self._ranked(deployments, lambda d: self.rate(d, "colocated"))
+        own = self._ranked(deployments, lambda d: self.rate(d, "anywhere"))
+        turns = (both, without, both, own)
+        found: list[Deployment] = []
+        for turn in range(4 * len(deployments)):
+            found += [d for d in turns[turn % 4] if d not in found][:1]
+        return found[:count]
+
+    def _ranked(self, deployments: Sequence[Deployment], rate: Callable[[Deployment], float]) -> list[Deployment]:
+        rates = {d: rate(d) for d in deployments}
+        return [d for d in sorted(deployments, key=lambda d: -rates[d]) if rates[d] > 0]
+
+    def _usable(self, replicas: int, theta: int, kind: Kind) -> float:
+        """The share of their time that prefill workers may be busy.
+
+        Of M/D/n queues, the tail of the wait is about the chance to wait, x^(sqrt(2 (n + 1)) - 1), times exp(-2 n (1 - x) wait /
+        service) (Sakasegawa 1977; the exponent is exact in heavy traffic).
+        """
+        seconds = self._prefills_s(theta, kind)
+        service, slack = float(seconds.mean()), self.ttft_s - float(np.quantile(seconds, 1 - MISSES))
+        loads = np.linspace(0.0, 1.0, 101)
+        tail = loads ** (np.sqrt(2 * (replicas + 1)) - 1) * np.exp(-2 * replicas * (1 - loads) * max(slack, 0.0) / service)
+        return float(loads[tail <= MISSES][-1])
 
     def _batch(self, theta: int) -> tuple[int, float]:
         """The largest batch whose step keeps the ITL target and whose KV fits, and its step's seconds; (0, 0) if there is none."""
@@ -76,10 +106,11 @@ class Fluid:
         attention = self.cost.t_pre(self.load.history, _CHUNK, theta) - self.cost.t_pre(0, _CHUNK, theta)
         return float((self.load.increment * (token_s + attention / _CHUNK)).sum()) / self.load.sessions
 
-    def _remote_s(self, theta: int, kind: Kind) -> float:
-        history, tokens = (0, self.load.prompt) if kind == "recompute" else (self.load.history, self.load.increment)
-        return float(self.cost.t_pre(history, tokens, theta).sum()) / self.load.sessions
+    def _prefills_s(self, theta: int, kind: Kind) -> Floats:
+        """Of each round, alone on a worker."""
+        if kind == "recompute":
+            return self.cost.t_pre(0, self.load.prompt, theta)
+        return self.cost.t_pre(self.load.history, self.load.increment, theta)
 
     def _attainable(self, theta: int, kind: Kind) -> bool:
-        history, tokens = (0, self.load.prompt) if kind == "recompute" else (self.load.history, self.load.increment)
-        return bool(np.quantile(self.cost.t_pre(history, tokens, theta), 1 - MISSES) <= self.ttft_s)
+        return bool(np.quantile(self._prefills_s(theta, kind), 1 - MISSES) <= self.ttft_s)

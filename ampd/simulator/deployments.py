@@ -109,3 +109,27 @@ def enumerate_deployments(thetas: Sequence[int], gpus: int) -> list[Deployment]:
         raise ConfigError(f"gpus: {gpus} cannot hold the model: {least}; give more GPUs, or a smaller model")
     most = max(d.gpus for d in found)
     return [d for d in found if d.gpus == most]
+
+
+def neighbours(deployment: Deployment, every: Sequence[Deployment]) -> list[Deployment]:
+    """Of `every`: the next splits with the same degrees, and the same split with one degree next to its own."""
+    given = _given(deployment)
+    splits = sorted((d for d in every if d != deployment and _thetas(d) == _thetas(deployment)), key=_given)
+    more, fewer = [d for d in splits if _given(d) > given][:1], [d for d in splits if _given(d) < given][-1:]
+    same = [d for d in every if _given(d) == given]
+    degrees = [d for d in same if _apart(deployment.prefill, d.prefill) + _apart(deployment.decode, d.decode) == 1]
+    return [*fewer, *more, *degrees]
+
+
+def _given(deployment: Deployment) -> int:
+    """GPUs of the prefill workers."""
+    return deployment.prefill.gpus if deployment.prefill else 0
+
+
+def _thetas(deployment: Deployment) -> tuple[int, int]:
+    return (deployment.prefill.theta if deployment.prefill else 0), deployment.decode.theta
+
+
+def _apart(a: Side | None, b: Side | None) -> int:
+    """Doublings between the degrees."""
+    return abs(a.theta.bit_length() - b.theta.bit_length()) if a and b else 0

@@ -37,7 +37,7 @@ class Task:
 
     cell: Cell
     policy: str
-    effort: str
+    effort: Effort
     level: Level
     profiles: str
     study: Study | None = None
@@ -50,7 +50,7 @@ def _scene(cell: Cell, profiles: str, level: Level, seed: int) -> Scene:
 
 def compute(task: Task) -> list[Row]:
     """A task's rows; they depend on nothing but the task."""
-    effort = EFFORTS[task.effort]
+    effort = task.effort
     scene = _scene(task.cell, task.profiles, task.level, effort.seed)
     if task.study is not None:
         return compute_study(scene, task.study, effort)
@@ -68,7 +68,7 @@ class Run:
 
     def rows(self, tasks: Sequence[Task], label: str) -> list[Row]:
         """All rows, in the tasks' order."""
-        keys = [task_key(self.code, task, EFFORTS[task.effort]) for task in tasks]
+        keys = [task_key(self.code, task) for task in tasks]
         todo = [i for i, key in enumerate(keys) if key not in self.journal.done]
         with _progress(label, len(tasks), len(tasks) - len(todo)) as advance:
 
@@ -95,10 +95,10 @@ def run_paper(
     """Rows of the grid, then of the studies."""
     # The largest first, so that the processes end together.
     order = sorted(cells, key=lambda c: (-c.gpus, CELLS.index(c)))
-    tasks = [Task(cell, policy, effort.name, level, str(profiles)) for cell in order for policy in policies]
+    tasks = [Task(cell, policy, effort, level, str(profiles)) for cell in order for policy in policies]
     rows = run.rows(tasks, "policies in cells")
     if studies:
-        todo = [Task(s.cell, s.policy, effort.name, level, str(profiles), s) for s in studies_of(best_rows(rows), MODELS)]
+        todo = [Task(s.cell, s.policy, effort, level, str(profiles), s) for s in studies_of(best_rows(rows), MODELS)]
         rows += run.rows(todo, "studies")
     rank = {(c.hardware, c.model, c.trace): i for i, c in enumerate(CELLS)}
     return sorted(rows, key=lambda r: rank[r["hardware"], r["model"], r["trace"]])
@@ -122,7 +122,7 @@ def main(
     """The paper's experiments in simulation: goodput of every policy for 3 models, 4 traces and 2 GPUs."""
     effort = EFFORTS["quick" if quick else "full"]
     try:
-        cells = chosen_cells(only)
+        cells = chosen_cells(only) if only else list(effort.cells)
         names = chosen_policies(policies)
         code = code_digest(profiles / cell.profile for cell in {c.profile: c for c in cells}.values())
         run = Run(PaperJournal(out.with_suffix(".journal"), fresh), code, jobs)

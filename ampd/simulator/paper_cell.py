@@ -15,7 +15,7 @@ from ampd.cost_model.arrays import ArrayCostModel
 from ampd.policy.types import CostModel
 from ampd.simulator.bound import bound_rate
 from ampd.simulator.candidates import Fluid
-from ampd.simulator.deployments import Deployment, enumerate_deployments, feasible_thetas
+from ampd.simulator.deployments import Deployment, enumerate_deployments, feasible_thetas, neighbours
 from ampd.simulator.forms import BATCHED_TOKENS, setup_for
 from ampd.simulator.goodput import STEP, Bench, Goodput, Length, Traffic, Trial, find_goodput
 from ampd.simulator.load import load_of
@@ -26,7 +26,7 @@ from ampd.simulator.types import Setup, TraceSession
 
 _CONTEXT = 32_768  # Mixtral's; the same traces are replayed for all models
 _SAMPLE = 2_000  # sessions that targets and bounds are derived from
-_START = 0.4  # of the fluid estimate: the first rate of a race
+_START = 0.5  # of the fluid estimate: the first rate of a race
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,33 +91,53 @@ class Played:
     rounds: int
 
 
-def candidates(scene: Scene, entrant: Entrant, count: int) -> dict[str, tuple[Deployment, Mapping[str, Any], float]]:
-    """Deployment, variant and fluid rate by name, the most promising first. Variants share the number of candidates."""
+Candidate = tuple[Deployment, Mapping[str, Any]]
+
+
+def fluid_of(scene: Scene) -> Fluid:
+    """The estimator of what a deployment carries."""
     targets = scene.targets
-    fluid = Fluid(load_of(scene.sample), ArrayCostModel(scene.cost), scene.capacity, targets.ttft_s, targets.itl_s)
+    return Fluid(load_of(scene.sample), ArrayCostModel(scene.cost), scene.capacity, targets.ttft_s, targets.itl_s)
+
+
+def candidates(scene: Scene, entrant: Entrant, count: int) -> list[Candidate]:
+    """The most promising deployments; variants share the number of candidates."""
     every = enumerate_deployments(list(scene.capacity), scene.cell.gpus)
-    best = fluid.best(every, entrant.kind, max(1, count // len(entrant.variants)))
-    named = {}
-    for deployment in best:
-        for i, variant in enumerate(entrant.variants):
-            named[f"{deployment}#{i}"] = deployment, variant, fluid.rate(deployment, entrant.kind)
-    return named
+    best = fluid_of(scene).best(every, entrant.kind, max(1, count // len(entrant.variants)))
+    return [(deployment, variant) for deployment in best for variant in entrant.variants]
 
 
 def play(scene: Scene, entrant: Entrant, effort: Effort) -> Played:
-    """Race the candidates, then search the goodput of the winner."""
+    """Race the candidates, then the winner with its neighbours, then search the goodput of what is best."""
     named = candidates(scene, entrant, effort.candidates)
     if not named:
         return Played(None, {}, Goodput(0.0, None, None), (), 0)
-    start = rung_of(scene, _START * max(rate for _, _, rate in named.values()))
-    screen = scene.traffic(effort.screen)
-    benches = {name: bench_of(scene, entrant, deployment, variant, screen) for name, (deployment, variant, _) in named.items()}
-    winner = race(benches, start, effort.screen, effort.heats)
-    deployment, variant, _ = named[winner.name]
-    bench = bench_of(scene, entrant, deployment, variant, scene.traffic(effort.final))
-    found = find_goodput(bench, winner.rung, effort.final, resolution=effort.resolution)
+    fluid, every = fluid_of(scene), enumerate_deployments(list(scene.capacity), scene.cell.gpus)
+    screen, benches = scene.traffic(effort.screen), dict[str, Bench]()
+
+    def run(these: Sequence[Candidate], rung: int, heats: int) -> tuple[Candidate, int]:
+        """The winner of a race, and its rung. Benches are kept: what was run once is not run again."""
+        for deployment, variant in these:
+            if _name(deployment, variant) not in benches:
+                benches[_name(deployment, variant)] = bench_of(scene, entrant, deployment, variant, screen)
+        by_name = {_name(*one): one for one in these}
+        won = race({name: benches[name] for name in by_name}, rung, effort.screen, heats)
+        return by_name[won.name], won.rung
+
+    best, rung = run(named, rung_of(scene, _START * max(fluid.rate(d, entrant.kind) for d, _ in named)), effort.heats)
+    for _ in range(effort.refinements):
+        near = [(d, best[1]) for d in neighbours(best[0], every) if fluid.rate(d, entrant.kind) > 0]
+        before, (best, rung) = best, run([best, *near], max(1, rung - 4), 2)
+        if best == before:
+            break
+    bench = bench_of(scene, entrant, *best, scene.traffic(effort.final))
+    found = find_goodput(bench, rung, effort.final, resolution=effort.resolution)
     spent = bench.rounds + sum(b.rounds for b in benches.values())
-    return Played(deployment, variant, found, bench.trials(effort.final), spent)
+    return Played(*best, found, bench.trials(effort.final), spent)
+
+
+def _name(deployment: Deployment, variant: Mapping[str, Any]) -> str:
+    return f"{deployment} {dict(variant)}"
 
 
 def bench_of(

@@ -76,19 +76,23 @@ ENTRANTS = (
 class Effort:
     """How much is spent on a policy in a cell; the same for every policy.
 
-    `candidates` deployments race over `heats` runs of length `screen` at most; the best is then searched by runs of length `final`
-    to `resolution` rungs of 3 %.
+    `candidates` deployments race over `heats` runs of length `screen` at most, the winner then with its neighbours, `refinements`
+    times at most; the best is then searched by runs of length `final`, to `resolution` rungs of 3 %.
     """
 
     name: str
+    cells: tuple[Cell, ...]
     candidates: int
     heats: int
+    refinements: int
     screen: Length
     final: Length
     resolution: int
     seed: int = 1
 
 
-FULL = Effort("full", 8, 5, Length(2000, 1.0), Length(), 1)
-QUICK = Effort("quick", 3, 3, Length(400, 0.5), Length(1500), 3)
+FULL = Effort("full", CELLS, 6, 3, 1, Length(600, 1.0), Length(), 2)
+# One model on the paper's own hardware.
+_FIRST = tuple(cell for cell in CELLS if cell.model == MODELS[0] and cell.hardware == "h20")
+QUICK = Effort("quick", _FIRST, 4, 3, 1, Length(400, 1.0), Length(1200), 4)
 EFFORTS = {effort.name: effort for effort in (FULL, QUICK)}

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 import ampd
+from ampd.errors import ProfileError
 from ampd.simulator.paper_rows import Row
 
 _PARTS = ("bench/traces", "config", "cost_model", "policy", "simulator")
@@ -46,11 +47,14 @@ class PaperJournal:
 
 
 def code_digest(profiles: Iterable[Path]) -> str:
-    """Of the simulator, what it calls, and the profiles: another digest means other figures."""
+    """Of the simulator, what it calls, and the profiles: another digest, other figures. Raises ProfileError without a profile."""
     digest = hashlib.blake2b(digest_size=16)
     home = Path(ampd.__file__).parent
     sources = [path for part in _PARTS for path in sorted((home / part).rglob("*.py")) if not path.name.startswith("report")]
-    for path in [*sources, *sorted(profiles)]:
+    stated = sorted(profiles)
+    if missing := [path for path in stated if not path.is_file()]:
+        raise ProfileError(f"profile {missing[0]}: no such file; give --profiles the folder of the shipped ones, configs/profiles")
+    for path in [*sources, *stated]:
         digest.update(os.fsencode(path.name) + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
