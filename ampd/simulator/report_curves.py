@@ -12,6 +12,7 @@ from ampd.profiler.plot_style import Style
 from ampd.simulator.goodput import ATTAINED
 from ampd.simulator.report_rows import Row
 from ampd.simulator.report_style import (
+    OWN,
     at_rate,
     best_deployments,
     by_policy,
@@ -27,6 +28,8 @@ _PARAMETERS = {
     "beta": "beta (share of the ITL target)",
     "w": "w (tasks reordered)",
     "window_s": "window of TTFT and ITL (s)",
+    "arrival_cv": "variation of arrivals (1: Poisson)",
+    "cost_error": "error of the cost functions",
 }
 
 
@@ -62,7 +65,8 @@ def _curve(axes: Axes, xs: Sequence[float], rows: Sequence[Row], label: str, sty
     known = [(x, row) for x, row in zip(xs, rows, strict=True) if row.attainment is not None]
     axes.plot(
         [x for x, _ in known], [100 * (row.attainment or 0.0) for _, row in known], label=label, gid=label, color=style.color,
-        linestyle=style.line, marker=style.marker, markersize=4, fillstyle="none", linewidth=1.2,
+        linestyle=style.line, marker=style.marker, markersize=4, fillstyle="none",
+        linewidth=2.0 if label == OWN else 1.1, zorder=3 if label == OWN else 2,
     )  # fmt: skip
     banded = [(x, row.attainment_low, row.attainment_high) for x, row in known
               if row.attainment_low is not None and row.attainment_high is not None]  # fmt: skip
@@ -97,8 +101,13 @@ def sensitivity_figure(rows: Sequence[Row], rate: float | None = None) -> Figure
     parameters = [name for name in (*_PARAMETERS, *sorted({row.parameter for row in rows} - set(_PARAMETERS)))
                   if any(row.parameter == name for row in rows)]  # fmt: skip
     names = list(by_policy(rows))
-    figure = Figure(figsize=(max(4.0, 2.4 * len(parameters)), 2.9), layout="constrained")
-    panels = figure.subplots(1, len(parameters), squeeze=False, sharey=True)[0]
+    across = min(3, len(parameters))
+    down = -(-len(parameters) // across)
+    figure = Figure(figsize=(max(4.0, 2.5 * across), 0.7 + 2.2 * down), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False, sharey=True)
+    panels = list(grid.flat)[: len(parameters)]
+    for spare in list(grid.flat)[len(parameters) :]:
+        spare.set_visible(False)
     for axes, parameter in zip(panels, parameters, strict=True):
         for name, members in by_policy([row for row in rows if row.parameter == parameter]).items():
             at = pick_rate(members, rate)
@@ -109,6 +118,7 @@ def sensitivity_figure(rows: Sequence[Row], rate: float | None = None) -> Figure
         axes.margins(y=0.15)
     lowest = min(100 * (row.attainment_low or row.attainment or 0.0) for row in rows)
     panels[0].set_ylim(min(80.0, lowest - 4), 103)
-    panels[0].set_ylabel("rounds attained (%)")
-    shared_legend(figure, panels, 3.4)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("rounds attained (%)")
+    shared_legend(figure, panels, 3.0)
     return figure

@@ -18,7 +18,8 @@ _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#5
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h")
 _LINES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-", "--", "-.", ":", (0, (7, 2, 1, 2, 1, 2)))
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "++", "oo", "--", "**", "||", "OO")
-_FIRST = ("predictive", "paper")  # ampd's own, then the paper's; the others by name
+OWN = "predictive"  # ampd's
+_FIRST = (OWN, "paper")  # the others by name
 
 Cell = tuple[str, str, str]  # hardware, model, trace
 
