@@ -47,8 +47,8 @@ class Worker:
     def __init__(self, world: World, id: int, group: Group, slots: int) -> None:
         self.world, self.id, self.theta = world, id, group.theta
         self.role: Role = group.role
-        self.kv_tokens = group.kv_tokens
         self.pool = Pool(group.kv_tokens, world.setup.block_size)
+        self.kv_tokens = self.pool.total * self.pool.size
         self.pins = Pins(self.pool, latest_first=world.setup.retention == "ttl")
         self.queue = PrefillQueue(slots, world.setup.policy.reorder, self._turn_comes)
         self.busy_s = 0.0

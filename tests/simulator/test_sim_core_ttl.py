@@ -80,11 +80,12 @@ def test_a_time_to_live_keeps_what_a_cache_would_evict() -> None:
 
 def test_what_is_kept_for_a_time_is_not_given_up_while_others_run() -> None:
     """Of 64 blocks 21 are kept until 2.4 s, and up to 20 run for 4 s: a prompt of 35 has to wait for the 21, one of 19 has not."""
-    colocated = {"prefill": 0, "kv": 2048, "policy": "local_only", "batched_tokens": 2048, "admission": "program", "retention": "ttl"}
+    kept = {"admission": "program", "retention": "ttl"}
 
     def waited(prompt: int) -> float:
         sessions = [chat("kept", 0.0, [640, 64], 32, gap_s=50.0), single(250, 360, 0.5, "runs"), single(prompt, 1, 1.0, "comes")]
-        records = simulate(setup(**colocated), HandCosts(token_s=1e-6), sessions).records
+        here = setup(0, 1, kv=2048, policy="local_only", batched_tokens=2048, **kept)
+        records = simulate(here, HandCosts(token_s=1e-6), sessions).records
         return float(records.ttft_s[records.session == 2][0])
 
     assert waited(600) < 0.1
