@@ -20,8 +20,8 @@ class PrefillWorker(Worker):
     """As the engine of a prefill worker has it (ampd/workers/engines/sim_batch.py, `Rules.alone`): at most two prompts hold KV, and
     the second is read while the first computes, not while it is read.
 
-    With `Setup.prefill_tokens` it is vLLM's own engine instead: prompts share steps, those for the coming two get KV and are read at
-    once, and results are kept until they are read (NIXL's, for minutes).
+    With `Setup.prefill_tokens` it is vLLM's own engine instead: prompts share steps, those for the coming two steps have KV and are
+    read side by side, and results are kept until they are read (as NIXL's connector does for minutes).
     """
 
     def __init__(self, world: World, id: int, group: Group) -> None:
@@ -48,7 +48,7 @@ class PrefillWorker(Worker):
         return not self._tokens
 
     def _wants_more(self) -> bool:
-        if self._tokens and self._owed >= 2 * self._tokens or not self._tokens and self._reading:
+        if self._owed >= 2 * self._tokens if self._tokens else self._reading:
             return False
         return len(self._ready) + self._reading < self._most
 
