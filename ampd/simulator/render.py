@@ -64,6 +64,8 @@ def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         shares = [100 * (curve[rate]["attainment"] or 0.0) if rate in curve else math.nan for rate in rates]
         goodput = next(iter(curve.values()))["goodput"]
         table.add_row(*names, f"{goodput:g}", *(_number(share, 1) for share in shares))
+    short = sum(row["warm_up_short"] > 0 for row in rows)
+    table.caption = f"warm-up cut short in {short} of {len(rows)} rows: run longer for figures that last" if short else None
     return table
 
 

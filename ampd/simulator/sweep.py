@@ -190,7 +190,8 @@ def compute(point: Point) -> Metrics:
         return {"bound": rounded(bound_rate(load_of(sessions), scenario.cost, capacity, gpus, itl_s)), "gpus": gpus}
     setup = scenario.setup(rules, sessions)
     run = run_once(setup, scenario.cost, sessions, end_s, point.seed, point.warm_s)
-    return _plain(run.measured) | {"ttft_target_s": rounded(setup.ttft_s), "itl_target_s": rounded(setup.itl_s)}
+    targets = {"ttft_target_s": rounded(setup.ttft_s), "itl_target_s": rounded(setup.itl_s)}
+    return _plain(run.measured) | targets | {"warm_up_short": int(run.short)}
 
 
 def _plain(measured: Measured) -> Metrics:

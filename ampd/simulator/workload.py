@@ -62,6 +62,10 @@ class Workload:
         if not recorded:
             raise ConfigError(f"--trace {self.trace}: holds no sessions")
         if self.rate is None:
+            if len(recorded) > 1 and not from_trace(recorded).any():
+                raise ConfigError(
+                    f"--rate is not given: the sessions of {self.trace} have no arrival times; give sessions a second"
+                )
             return self._as_recorded(arriving(recorded, from_trace(recorded)))
         if self.rounds is None:
             times = self._times(seed, self.duration_s or DURATION_S)

@@ -65,6 +65,7 @@ def test_rows_are_folded_in_order_with_their_goodput(once: tuple[str, Path]) -> 
         assert (row["deployment"], row["gpus"]) == ("P:<TP=2,DP=1> D:<TP=4,DP=1>", 6)
         assert 0 <= row["attainment_low"] <= row["attainment"] <= row["attainment_high"] <= 1
         assert row["bound"] > 12
+        assert row["warm_up_short"] == 1.0  # 150 rounds arrive in less than two lifetimes of a session
     paper = rows[:2]
     assert {row["goodput"] for row in paper} == {max((r["rate"] for r in paper if r["attainment"] >= 0.9), default=0.0)}
     assert rows[2]["share_remote"] == 1.0
