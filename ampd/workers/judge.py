@@ -4,6 +4,7 @@ What the profile says is of an engine that does one thing. Tasks share an engine
 
     T_pre    a prefill without a batch beside it, from the engine's first step of it to its result
     T_mixed  a prefill beside a batch, in all its steps; these are counted by the tokens that leave meanwhile
+             (neither where an engine `packs`, that is computes several prefills in a step, unless there was one only)
     T_dec    the gaps of a round in which no prefill was in the engine
     T_kv     a read without another read or prefill in the engine, nor a batch whose steps are long beside it: an engine notices the
              end of a read only between two steps; what others read from the same holder meanwhile is not seen
@@ -53,7 +54,9 @@ class Judge:
         calibration: Calibration | None = None,
         told: Told | None = None,
         clock: Callable[[], float] = time.time,
+        packs: bool = False,
     ) -> None:
+        self.packs = packs
         self.predictor, self.load, self._calibration, self._told = predictor, load, calibration, told
         self.clock = clock  # unix seconds, as KvFacts has them
         self.decoding = 0  # rounds between their first token and their last
@@ -97,7 +100,7 @@ class JobWatch:
         self._phase: Literal["before", "prefilling", "decoding", "reading", "after"] = "before"
         self._began_at = self._free_at = self._computed_at = 0.0
         self._steps, self._batch, self._context, self._alone = 0.0, 0, 0, False
-        self._reads_alone, self._prefills = False, 0
+        self._only, self._prefills = False, 0
         self._clean_s, self._clean = 0.0, 0
         self._steps_s, self._looks, self._since = 0.0, 0, 0  # T_dec of the batches looked at
         self._mark: int | None = None
@@ -108,7 +111,7 @@ class JobWatch:
         self._phase = "prefilling" if self._computes else "reading"
         self._began_at, self._context = judge.clock(), judge.load().context
         self._steps, self._batch, self._alone = judge.steps, judge.decoding, judge.decoding == 0
-        self._reads_alone = judge.prefilling == 0
+        self._only = judge.prefilling == 0
         if self._computes:
             judge.prefilling += 1
             judge.prefills += 1
@@ -134,7 +137,7 @@ class JobWatch:
         """The engine has the prompt's KV, read or computed, or has given it up."""
         judge = self._judge
         if self._phase in ("prefilling", "reading"):
-            self._reads_alone = self._reads_alone and judge.prefills == self._prefills
+            self._only = self._only and judge.prefills == self._prefills
         if self._phase == "prefilling":
             judge.prefilling -= 1
             self._computed_at, self._free_at = judge.clock(), judge.computed_at
@@ -182,7 +185,7 @@ class JobWatch:
         reads = self._judge.reads
         overlapped = any(began < end and start < ended for start, end in reads)
         reads.append((began, ended))
-        if predictor.peer_theta is None or overlapped or not self._reads_alone:
+        if predictor.peer_theta is None or overlapped or not self._only:
             return
         predicted_s = predictor.cost.t_kv(facts.read_tokens, predictor.peer_theta, predictor.theta, self._direction)
         step_s = predictor.cost.t_dec(self._batch, self._context, predictor.theta) if self._batch else 0.0
@@ -191,6 +194,8 @@ class JobWatch:
 
     def _judge_prefill(self, predictor: Predictor, known: int, measured_s: float) -> None:
         cost, theta, new = predictor.cost, predictor.theta, self._tokens - known
+        if self._judge.packs and not self._only:
+            return
         if self._alone:
             self._judge.judged("t_pre", cost.t_pre(known, new, theta), measured_s)
             return

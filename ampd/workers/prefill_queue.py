@@ -28,26 +28,29 @@ Order = Callable[[Sequence[PrefillTask], float], Reordering]
 @dataclass(slots=True)
 class _Waiting:
     task: PrefillTask
+    tokens: int
     turn: asyncio.Future[None]
 
 
 @dataclass(slots=True)
 class Turn:
-    """A task's stay in the engine. Times on the queue's clock."""
+    """A task's stay in the engine, where it has `tokens` to compute. Times on the queue's clock."""
 
     task: PrefillTask
+    tokens: int
     queued_s: float
     started_at: float
 
 
 class PrefillQueue:
-    """Waiting prefills in arrival order, `slots` of them in the engine at once.
+    """Waiting prefills in arrival order, `slots` of them in the engine at once; more while these have fewer than `room` tokens.
 
-    A prefill worker has two slots: one task computes, one reads ahead. A decode worker has one.
+    A prefill worker has two slots: one task computes, one reads ahead. A decode worker has one, and room for a step's chunk: its
+    steps take several short prefills, since a step costs little more for them than one without.
     """
 
-    def __init__(self, slots: int, order: Order, mirror: Mirror, clock: Callable[[], float]) -> None:
-        self._slots, self._order, self._mirror, self._clock = slots, order, mirror, clock
+    def __init__(self, slots: int, order: Order, mirror: Mirror, clock: Callable[[], float], room: int = 0) -> None:
+        self._slots, self._order, self._mirror, self._clock, self._room = slots, order, mirror, clock, room
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, Turn] = {}
 
@@ -70,13 +73,13 @@ class PrefillQueue:
             left += max(0.0, turn.task.cost_s - elapsed)
         return left
 
-    async def take(self, task: PrefillTask) -> Turn:
-        """Wait for the task's turn, which holds a slot until it is left. Cancelling while it waits removes it.
+    async def take(self, task: PrefillTask, tokens: int = 0) -> Turn:
+        """Wait for the turn of a task of so many tokens, which lasts until it is left. Cancelling while it waits removes it.
 
         Raises RoundCancelled when `cancel` removes it.
         """
         arrived = self._clock()
-        waiting = _Waiting(task, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(task, tokens, asyncio.get_running_loop().create_future())
         self._insert(waiting)
         self._fill()
         try:
@@ -113,8 +116,11 @@ class PrefillQueue:
         waiting.turn.set_exception(RoundCancelled(task))
         return True
 
+    def _has_room(self) -> bool:
+        return len(self._running) < self._slots or sum(turn.tokens for turn in self._running.values()) < self._room
+
     def _fill(self) -> None:
-        while self._waiting and len(self._running) < self._slots:
+        while self._waiting and self._has_room():
             now = self._clock()
             first: str = next(iter(self._waiting))
             postponed: tuple[str, ...] = ()
@@ -125,7 +131,7 @@ class PrefillQueue:
                 waiting = self._waiting[task]
                 waiting.task = replace(waiting.task, postponed=waiting.task.postponed + 1)
             entry = self._waiting.pop(first)
-            self._running[first] = Turn(entry.task, 0.0, now)
+            self._running[first] = Turn(entry.task, entry.tokens, 0.0, now)
             self._mirror.departed(first, postponed)
             if not entry.turn.done():
                 entry.turn.set_result(None)

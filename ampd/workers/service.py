@@ -174,8 +174,12 @@ def _worker(process: _Process, identity: WorkerIdentity, engine: Engine) -> tupl
     worker: Worker
     interval_s = max(MIN_INTERVAL_S, process.alive / _REPORTS_PER_S)
     reporter = Reporter(process.store, lambda: worker.row(), lambda: worker.waiting(), graph.state.heartbeat_s, interval_s)
-    judge = Judge(process.predictor, engine.load, Calibration() if graph.policy.calibrate else None, metrics.judged)
-    worker = Worker(identity, engine, reporter, order, graph.transport.read_grace_s, graph.sessions.idle_ttl_s, metrics, judge)
+    packs = identity.role == "decode" and graph.policy.local_prefill != "exclusive"
+    judge = Judge(process.predictor, engine.load, Calibration() if graph.policy.calibrate else None, metrics.judged, packs=packs)
+    chunk = process.group.prefill_chunk if packs else 0
+    worker = Worker(
+        identity, engine, reporter, order, graph.transport.read_grace_s, graph.sessions.idle_ttl_s, metrics, judge, chunk
+    )
     return worker, reporter
 
 

@@ -76,7 +76,8 @@ class Worker:
     """One engine, its prefill queue and its pins.
 
     `grace_s` is how long a claimed pin outlives its last known use, `pin_ttl_s` how long an unused one lives at most (the engine's
-    own expiry is the backstop behind it).
+    own expiry is the backstop behind it). An engine that computes several prefills in a step does so up to `chunk` tokens; 0: it
+    computes one at a time.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Worker:
         pin_ttl_s: float,
         observer: Observer | None = None,
         judge: Judge | None = None,
+        chunk: int = 0,
     ) -> None:
         self.identity, self.engine, self.telemetry, self._grace_s = identity, engine, telemetry, grace_s
         self._pin_ttl_s = pin_ttl_s
@@ -98,7 +100,7 @@ class Worker:
         self.pins = PinTable(identity.id, identity.epoch, self.block_size, time.time)
         # A prefill worker computes one task while one more reads its history.
         slots = 2 if identity.role == "prefill" else 1
-        self.queue = PrefillQueue(slots, order, telemetry, time.monotonic)
+        self.queue = PrefillQueue(slots, order, telemetry, time.monotonic, room=chunk)
         self.counters = Counters()
         self.draining = False
         self._cancelled: dict[str, bool] = {}  # rounds under way: whether their client is gone
@@ -165,7 +167,7 @@ class Worker:
         """Wait for the turn of a request's prefill, which holds until `queue.leave`. Raises RoundCancelled."""
         self._requests[request.id] = request
         try:
-            turn = await self.queue.take(prefill_task(request))
+            turn = await self.queue.take(prefill_task(request), len(request.token_ids) - request.l_hist)
         finally:
             del self._requests[request.id]
         self.telemetry.touch()

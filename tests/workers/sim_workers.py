@@ -43,8 +43,9 @@ class Cluster:
         reporter = Reporter(self.store, lambda: worker.row(), lambda: worker.waiting(), 0.05)
         identity = WorkerIdentity(id, role, f"epoch-{id}", 1)
         calibration = None if self._pace is None else Calibration(self._pace)
-        judge = Judge(self._predictor, engine.load, calibration, self.metrics.judged)
-        worker = Worker(identity, engine, reporter, self._order, 0.2, 60.0, self.metrics, judge)
+        packs = role == "decode"
+        judge = Judge(self._predictor, engine.load, calibration, self.metrics.judged, packs=packs)
+        worker = Worker(identity, engine, reporter, self._order, 0.2, 60.0, self.metrics, judge, 512 if packs else 0)
         self.metrics.watch(f"{role}-{id}", worker, reporter)
         self.reporters.append(reporter)
         return worker

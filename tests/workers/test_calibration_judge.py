@@ -15,7 +15,7 @@ from ampd.workers.judge import JobWatch, Judge, Predictor
 class Bench:
     """A judge on a clock of the test's own, and what it judges."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, packs: bool = False) -> None:
         self.now, self.context = 1000.0, 0
         self.judged: list[tuple[CostFunction, float, float]] = []
         self.judge = Judge(
@@ -23,6 +23,7 @@ class Bench:
             lambda: EngineLoad(context=self.context),
             told=lambda *judged: self.judged.append(judged),
             clock=lambda: self.now,
+            packs=packs,
         )
 
     def round(self, tokens: int = 100, computes: bool = True) -> JobWatch:
@@ -129,3 +130,19 @@ def test_what_ends_before_its_time_is_not_judged_and_leaves_nothing_behind(bench
     decoding.ends()
     assert (bench.judge.decoding, bench.judge.prefilling) == (0, 0)
     assert bench.judged == []
+
+
+@pytest.mark.parametrize(("packs", "judged"), [(True, ["t_pre"]), (False, ["t_pre", "t_pre", "t_pre"])])
+def test_prefills_that_share_steps_are_not_told_apart(tmp_path: Path, packs: bool, judged: list[str]) -> None:
+    """One alone, then two at once, of which an engine that computes one after the other says how long each took."""
+    bench = Bench(tmp_path, packs)
+    alone = bench.round(1000)
+    bench.now += 0.3
+    alone.first_token()
+    alone.over(KvFacts())
+    both = [bench.round(1000), bench.round(1000)]
+    for watch in both:
+        bench.now += 0.3
+        watch.ends()
+        watch.over(KvFacts())
+    assert [fn for fn, _, _ in bench.judged] == judged

@@ -33,18 +33,18 @@ def task(id: str, cost_s: float = 1.0, target_s: float = 100.0) -> PrefillTask:
 class Runner:
     """Runs tasks through a queue; each stays in its slot until told to leave."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, room: int = 0) -> None:
         self.departures = Departures()
-        self.queue = PrefillQueue(slots, order, self.departures, time.monotonic)
+        self.queue = PrefillQueue(slots, order, self.departures, time.monotonic, room)
         self.started: list[str] = []
         self.leave: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def add(self, t: PrefillTask) -> None:
+    async def add(self, t: PrefillTask, tokens: int = 0) -> None:
         self.leave[t.id] = asyncio.Event()
 
         async def run() -> None:
-            await self.queue.take(t)
+            await self.queue.take(t, tokens)
             self.started.append(t.id)
             await self.leave[t.id].wait()
             self.queue.leave(t.id)
@@ -152,3 +152,16 @@ async def test_a_round_that_starts_over_keeps_its_place() -> None:
     for id in ("again", "fresh-0", "fresh-1", "fresh-2", "fresh-3"):
         await runner.end(id)
     assert runner.started[1:] == ["again", "fresh-0", "fresh-1", "fresh-2", "fresh-3"]
+
+
+async def test_short_ones_share_the_engine_up_to_its_room() -> None:
+    runner = Runner(slots=1, room=512)
+    for id, tokens in (("long", 600), ("a", 200), ("b", 200), ("c", 200), ("d", 200)):
+        await runner.add(task(id), tokens)
+    assert runner.started == ["long"], "it is more than a step by itself"
+    await runner.end("long")
+    assert runner.started == ["long", "a", "b", "c"], "below 512 a further one may come, which then fills it"
+    await runner.end("b")
+    assert runner.started[-1] == "d"
+    for id in ("a", "c", "d"):
+        await runner.end(id)

@@ -129,4 +129,4 @@ def test_a_prefill_engine_takes_one_prompt_and_reads_one_ahead(tmp_path: Path) -
     assert list(admitted) == []
     step = run.batch.plan(0.0)
     assert step is not None
-    assert (step.prefill, step.chunk, step.seconds) == (jobs[0], 100, pytest.approx(0.02))
+    assert (step.prefills, step.seconds) == ([(jobs[0], 100)], pytest.approx(0.02))

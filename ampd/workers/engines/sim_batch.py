@@ -1,7 +1,7 @@
 """The simulated engine's scheduler: who holds KV, what the coming step computes, and how long it takes.
 
-As in vLLM, a step computes one token of every running sequence and, beside them, a chunk of the oldest unfinished prefill. No clock
-and no tasks here: the engine passes the time.
+As in vLLM, a step computes one token of every running sequence and, beside them, a chunk of the oldest unfinished prefill; further
+ones join if they fit whole. No clock and no tasks here: the engine passes the time.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ampd.policy.chunks import ChunkLimits, DecodeProgress, prefill_budget
+from ampd.policy.chunks import AnswerLengths, ChunkLimits, DecodeProgress, prefill_budget
 from ampd.policy.types import CostModel
 from ampd.workers.engines.sim_job import SimJob
 from ampd.workers.engines.sim_kv import BlockPool
 
 LocalPrefill = Literal["slack", "chunked", "exclusive"]
+Sampled = Callable[[SimJob, list[int], str | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,17 @@ class Rules:
 
 @dataclass(slots=True)
 class Step:
-    """`count` equal steps of `seconds` each: one token for each of `decoding`, and `chunk` tokens of `prefill`."""
+    """`count` equal steps of `seconds` each: one token for each of `decoding`, and so many tokens of each of `prefills`."""
 
     seconds: float
     count: int
     decoding: list[SimJob]
-    prefill: SimJob | None = None
-    chunk: int = 0
+    prefills: list[tuple[SimJob, int]]
+
+    @property
+    def is_void(self) -> bool:
+        """Whether nothing of it is wanted any more."""
+        return not self.decoding and all(job.phase != "prefilling" for job, _ in self.prefills)
 
 
 class Batch:
@@ -56,6 +61,7 @@ class Batch:
         self.prefilling: list[SimJob] = []
         self.decoding: list[SimJob] = []
         self.preemptions = 0
+        self._answers = AnswerLengths()
 
     @property
     def running(self) -> int:
@@ -119,17 +125,16 @@ class Batch:
 
     def plan(self, now: float) -> Step | None:
         """The coming step; None when there is nothing to compute."""
-        prefill = self.prefilling[0] if self.prefilling else None
-        if prefill is not None and (self.rules.alone or self.rules.local_prefill == "exclusive" or not self.decoding):
-            left = prefill.length - prefill.kv
+        if self.prefilling and (self.rules.alone or self.rules.local_prefill == "exclusive" or not self.decoding):
             whole = self.rules.alone or self.rules.local_prefill == "exclusive"
-            chunk = left if whole else min(left, self.rules.chunk)
-            prefill.computing()
-            return Step(self.cost.t_pre(prefill.kv, chunk, self.rules.theta), 1, [], prefill, chunk)
+            first = self.prefilling[0]
+            prefills = [(first, first.length - first.kv)] if whole else self._together(self.rules.chunk)
+            return self._step([], prefills, 1)
         while self.decoding:
-            count = 1 if prefill is not None else self._steps_without_change()
+            count = 1 if self.prefilling else self._steps_without_change()
             if self._grow(count):
-                return self._mixed(prefill, count, now)
+                jobs = list(self.decoding)
+                return self._step(jobs, self._together(self._budget(jobs, now)) if self.prefilling else [], count)
         return None
 
     def _steps_without_change(self) -> int:
@@ -137,27 +142,41 @@ class Batch:
             return 1
         return max(1, min(self.rules.together, min(job.ask.most - job.generated for job in self.decoding)))
 
-    def _mixed(self, prefill: SimJob | None, count: int, now: float) -> Step:
-        jobs, theta = list(self.decoding), self.rules.theta
-        context = sum([job.kv for job in jobs])
-        chunk = 0
-        if prefill is not None:
-            prefill.computing()
-            chunk = self.rules.chunk
-            if self.rules.local_prefill == "slack":
-                running = [DecodeProgress(job.itl_target_s, job.first_at, job.generated - 1) for job in jobs if job.generated]
-                done = prefill.kv
-                chunk = prefill_budget(
-                    now,
-                    running,
-                    lambda tokens: mixed_step_s(self.cost, len(jobs), context, done, tokens, theta),
-                    ChunkLimits(max_tokens=self.rules.chunk),
-                )
-            chunk = min(chunk, prefill.length - prefill.kv)
-        for job in jobs:
+    def _step(self, decoding: list[SimJob], prefills: list[tuple[SimJob, int]], count: int) -> Step:
+        for job in (*decoding, *(job for job, _ in prefills)):
             job.computing()
-        seconds = mixed_step_s(self.cost, len(jobs), context, prefill.kv if prefill else 0, chunk, theta)
-        return Step(seconds, count, jobs, prefill, chunk)
+        context = sum([job.kv for job in decoding])
+        pieces = [(job.kv, tokens) for job, tokens in prefills]
+        return Step(mixed_step_s(self.cost, len(decoding), context, pieces, self.rules.theta), count, decoding, prefills)
+
+    def _together(self, budget: int) -> list[tuple[SimJob, int]]:
+        """The oldest prefill's share of the budget, and those behind it, up to the first that does not fit whole."""
+        first, *others = self.prefilling
+        chunk = min(budget, first.length - first.kv)
+        prefills, left = [(first, chunk)], budget - chunk
+        for job in others:
+            left -= job.length - job.kv
+            if left < 0:
+                break
+            prefills.append((job, job.length - job.kv))
+        return prefills
+
+    def _budget(self, jobs: Sequence[SimJob], now: float) -> int:
+        """Tokens of prefill beside these, which decode."""
+        if self.rules.local_prefill != "slack":
+            return self.rules.chunk
+        running = [
+            DecodeProgress(job.itl_target_s, job.first_at, job.generated - 1, self._answers.left(job.generated, job.ask.most))
+            for job in jobs
+            if job.generated
+        ]
+        context, done = sum([job.kv for job in jobs]), self.prefilling[0].kv
+        return prefill_budget(
+            now,
+            running,
+            lambda tokens: mixed_step_s(self.cost, len(jobs), context, [(done, tokens)], self.rules.theta),
+            ChunkLimits(max_tokens=self.rules.chunk),
+        )
 
     def _grow(self, count: int) -> bool:
         """Give every running sequence blocks for `count` more tokens; else preempt the last one, and say False."""
@@ -180,26 +199,30 @@ class Batch:
         job.phase = "waiting"
         self.waiting.insert(0, job)
 
-    def finish(
-        self, step: Step, count: int, now: float, sampled: Callable[[SimJob, list[int], str | None], None], words: Sequence[int]
-    ) -> None:
+    def finish(self, step: Step, count: int, now: float, sampled: Sampled, words: Sequence[int]) -> None:
         """`count` of the step's steps are over. `sampled` is told each job's new tokens, and why they are its last if they are."""
         for job in step.decoding:
             if job.phase == "decoding":
                 tokens, reason = self._decode(job, count, words)
                 job.first_at = job.first_at or now
+                if reason is not None:
+                    self._answers.ended(job.generated)
                 sampled(job, tokens, reason)
-        job_ = step.prefill
-        if job_ is not None and job_.phase == "prefilling":
-            self._compute(job_, step.chunk)
-            if job_.kv == job_.length:
-                token, reason = job_.sample(words)
-                job_.first_at = job_.first_at or now
-                if reason is None:
-                    self.prefilling.remove(job_)
-                    job_.phase = "decoding"
-                    self.decoding.append(job_)
-                sampled(job_, [token], reason)
+        for job, chunk in step.prefills:
+            if job.phase == "prefilling":
+                self._compute(job, chunk)
+                if job.kv == job.length:
+                    self._first(job, now, sampled, words)
+
+    def _first(self, job: SimJob, now: float, sampled: Sampled, words: Sequence[int]) -> None:
+        """A prefill is complete, and gives its first token."""
+        token, reason = job.sample(words)
+        job.first_at = job.first_at or now
+        if reason is None:
+            self.prefilling.remove(job)
+            job.phase = "decoding"
+            self.decoding.append(job)
+        sampled(job, [token], reason)
 
     def _decode(self, job: SimJob, count: int, words: Sequence[int]) -> tuple[list[int], str | None]:
         tokens: list[int] = []
@@ -225,9 +248,17 @@ class Batch:
             job.filled += 1
 
 
-def mixed_step_s(cost: CostModel, batch: int, context: int, done: int, chunk: int, theta: int) -> float:
-    """Seconds of a step that decodes `batch` sequences and prefills `chunk` tokens after `done` of the same prompt."""
-    if chunk <= 0:
+def mixed_step_s(cost: CostModel, batch: int, context: int, pieces: Sequence[tuple[int, int]], theta: int) -> float:
+    """Seconds of a step that decodes `batch` sequences and computes (tokens after which, how many) of each of some prompts.
+
+    The cost functions take all of them for one prompt without history; the difference to what each attends to is added.
+    """
+    chunk, attention_s = 0, 0.0
+    for done, tokens in pieces:
+        attention_s += cost.t_pre(done, tokens, theta) - cost.t_pre(chunk, tokens, theta)
+        chunk += tokens
+    if not chunk:
         return cost.t_dec(batch, context, theta)
-    attention_s = max(0.0, cost.t_pre(done, chunk, theta) - cost.t_pre(0, chunk, theta))
-    return cost.t_mixed(batch, context, chunk, theta) + attention_s
+    if not batch:
+        return cost.t_pre(0, chunk, theta) + attention_s
+    return cost.t_mixed(batch, context, chunk, theta) + max(0.0, attention_s)

@@ -107,7 +107,7 @@ class Core:
             finally:
                 timer.cancel()
             now = time.monotonic()
-            if step.prefill is not None and not step.decoding and step.prefill.phase != "prefilling":
+            if step.is_void:
                 return 0, now
             count = min(count, int((now - begin) / step.seconds) + 1)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ampd.policy.chunks import ChunkLimits, DecodeProgress, prefill_budget
+from ampd.policy.chunks import AnswerLengths, ChunkLimits, DecodeProgress, prefill_budget
 from ampd.workers.kv.params import ITL_TARGET
 from ampd.workers.kv.step_times import StepTimes, StepWork
 
@@ -48,6 +48,7 @@ class ChunkBound:
         self._times, self._limits, self._itl_target_s, self._clock = times, limits, itl_target_s, clock
         self._steps: deque[_Step] = deque()
         self._decodes: dict[str, _Decode] = {}
+        self._answers = AnswerLengths()
         self._ended_at = float("-inf")
 
     def __len__(self) -> int:
@@ -87,9 +88,10 @@ class ChunkBound:
             if request.num_output_tokens and request.request_id not in self._decodes:
                 self._decodes[request.request_id] = _Decode(self._target(request), now, request.num_output_tokens)
 
-    def forget(self, request_id: str) -> None:
+    def forget(self, request: Any) -> None:
         """The request is over."""
-        self._decodes.pop(request_id, None)
+        if self._decodes.pop(request.request_id, None) is not None and request.max_tokens > 1:
+            self._answers.ended(request.num_output_tokens)
 
     def _starts_at(self) -> float:
         at = self._clock()
@@ -101,9 +103,10 @@ class ChunkBound:
     def _progress(self, request: Any, starts_at: float) -> DecodeProgress:
         known = self._decodes.get(request.request_id)
         tokens = request.num_output_tokens + request.num_output_placeholders
+        left = self._answers.left(tokens, request.max_tokens)
         if known is None:  # its first token is still being computed
-            return DecodeProgress(self._target(request), starts_at, max(0, tokens - 1))
-        return DecodeProgress(known.itl_target_s, known.first_at, tokens - known.tokens)
+            return DecodeProgress(self._target(request), starts_at, max(0, tokens - 1), left)
+        return DecodeProgress(known.itl_target_s, known.first_at, tokens - known.tokens, left)
 
     def _target(self, request: Any) -> float:
         target = (request.kv_transfer_params or {}).get(ITL_TARGET)

@@ -59,7 +59,7 @@ class AmpdDecodeScheduler(AmpdScheduler):
         return outputs
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        self.bound.forget(request.request_id)
+        self.bound.forget(request)
         return super()._free_request(request, *args, **kwargs)
 
     def _prefills(self) -> list[Any]:
