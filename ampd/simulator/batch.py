@@ -63,7 +63,7 @@ class Batch:
 
     def leavers(self) -> list[Job]:
         """Those whose last token left with the last step, still members."""
-        found = []
+        found: list[Job] = []
         leaving = self._leaving
         while leaving and leaving[0][0] <= self.steps:
             _, ticket, job = heappop(leaving)

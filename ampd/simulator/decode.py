@@ -84,19 +84,31 @@ class DecodeWorker(DecodeJobs):
             self._steps, self._idle, self._settled = _NO_STEPS, True, 0
 
     def _begin_run(self, now: float) -> None:
-        batch = self.batch
-        room = self.pool.total - self.pool.used
-        count = batch.steps_within(room, batch.until_leave())
-        if self.pins.free:  # they are given up once the mark is passed
-            until_mark = self._mark - self.pool.used
-            count = min(count, 1 + (batch.steps_within(until_mark, count) if until_mark >= 0 else 0))
-        if not count:
-            self.make_room(now)
-            if not batch.jobs:
+        batch, pool = self.batch, self.pool
+        count = batch.until_leave()
+        if len(batch.jobs) * (count // pool.size + 1) > self._mark - pool.used:
+            count = self._within_pool(now, count)
+            if not batch.jobs:  # all were preempted
                 self._next(now)
                 return
-            count = max(1, batch.steps_within(self.pool.total - self.pool.used, batch.until_leave()))
         self._begin(now, self.times.unchanged(len(batch.jobs), batch.context, count))
+
+    def _within_pool(self, now: float, count: int) -> int:
+        """The most steps, up to `count`, that the pool has room for, and until pins have to be given up; 1 at least.
+
+        Makes room for that one.
+        """
+        batch, pool = self.batch, self.pool
+        if batch.growth(1) > pool.total - pool.used:
+            self.make_room(now)
+            if not batch.jobs:
+                return 0
+            count = batch.until_leave()
+        count = max(1, batch.steps_within(pool.total - pool.used, count))
+        if self.pins.free:  # they are given up once the mark is passed
+            until_mark = self._mark - pool.used
+            count = min(count, 1 + (batch.steps_within(until_mark, count) if until_mark >= 0 else 0))
+        return count
 
     def _begin_mixed(self, now: float) -> None:
         """A step with a part of one or more prefills; without the batch if it pauses for them."""
@@ -121,10 +133,11 @@ class DecodeWorker(DecodeJobs):
         self._steps, self._began, self._settled = steps, now, 0
         self._grown = 0
         self.meter.begin(len(batch.fresh))
-        for job in batch.fresh:
-            self.first_token(job, now + steps.first_s)
-            job.first_step = batch.steps + 1
-        batch.fresh.clear()
+        if batch.fresh:
+            for job in batch.fresh:
+                self.first_token(job, now + steps.first_s)
+                job.first_step = batch.steps + 1
+            batch.fresh.clear()
         if self.pause_s:
             for job in self.paused:  # the pause is a gap of all others
                 job.spans = job.spans or []
@@ -138,9 +151,10 @@ class DecodeWorker(DecodeJobs):
         batch, steps = self.batch, self._steps
         count = steps.count
         self._settle(count)
-        self.busy_s += steps.lasts_s(count)
+        seconds = steps.lasts_s(count)
+        self.busy_s += seconds
+        self.meter.note(len(batch.jobs), steps, count, seconds)
         batch.advance(count)
-        self.meter.note(len(batch.jobs), steps, count)
         if self.pause_s:
             self.gaps.ran(1, steps.first_s + self.pause_s, 0.0)
             self.meter.paused(len(batch.jobs), self.pause_s)
@@ -186,7 +200,7 @@ class DecodeWorker(DecodeJobs):
         batch, pool = self.batch, self.pool
         done = self._steps.over_after(now - self._began)
         self._settle(done)
-        self.meter.note(len(batch.jobs), self._steps, done)
+        self.meter.note(len(batch.jobs), self._steps, done, self._steps.lasts_s(done))
         self.pins.sweep(now)
         row.running = self.holding
         row.running_s = self.queue.running_s(now)

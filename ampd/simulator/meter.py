@@ -34,14 +34,14 @@ class Meter:
         """A run of steps begins."""
         self._noted, self._fresh = 0, fresh
 
-    def note(self, batch: int, steps: Steps, done: int) -> None:
-        """The first `done` steps of the run are over, for `batch` sequences."""
+    def note(self, batch: int, steps: Steps, done: int, seconds: float) -> None:
+        """The first `done` steps of the run are over, which took `seconds`, for `batch` sequences."""
         if done > self._noted:
             noted = self._noted
             if noted:
-                self._itl_s += batch * (steps.lasts_s(done) - steps.lasts_s(noted))
+                self._itl_s += batch * (seconds - steps.lasts_s(noted))
             else:
-                self._itl_s += batch * steps.lasts_s(done) - self._fresh * steps.first_s
+                self._itl_s += batch * seconds - self._fresh * steps.first_s
                 self._itls -= self._fresh
             self._itls += batch * (done - noted)
             self._noted = done

@@ -52,17 +52,15 @@ class StepTimes:
         self._cost, self._theta = cost, theta
         self._lines: dict[int, tuple[float, float]] = {}
 
-    def line(self, batch: int) -> tuple[float, float]:
+    def _line(self, batch: int) -> tuple[float, float]:
         """(Seconds, seconds for each token of context) of a step of `batch` sequences."""
-        line = self._lines.get(batch)
-        if line is None:
-            flat = self._cost.t_dec(batch, 0, self._theta)
-            line = self._lines[batch] = flat, (self._cost.t_dec(batch, _FAR, self._theta) - flat) / _FAR
+        flat = self._cost.t_dec(batch, 0, self._theta)
+        line = self._lines[batch] = flat, (self._cost.t_dec(batch, _FAR, self._theta) - flat) / _FAR
         return line
 
     def unchanged(self, batch: int, context: int, count: int) -> Steps:
         """`count` steps of a batch, each of which adds a token to every sequence."""
-        flat, slope = self.line(batch)
+        flat, slope = self._lines.get(batch) or self._line(batch)
         return Steps(count, flat + slope * context, slope * batch)
 
     def beside(self, batch: int, context: int, done: int, chunk: int) -> float:
