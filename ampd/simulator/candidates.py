@@ -15,7 +15,7 @@ import numpy as np
 
 from ampd.cost_model.arrays import ArrayCostModel
 from ampd.simulator.bound import MISSES
-from ampd.simulator.deployments import Deployment
+from ampd.simulator.deployments import Deployment, Side
 from ampd.simulator.load import Load
 from ampd.simulator.types import Floats
 
@@ -52,7 +52,7 @@ class Fluid:
         if not any(self._attainable(theta, kind) for theta in thetas):
             return 0.0
         remote = float(self._prefills_s(given.theta, kind).sum()) / self.load.sessions
-        apart = given.replicas / remote * self._usable(given.replicas, given.theta, kind)
+        apart = given.replicas / remote * self._usable(given, decode, step_s, kind)
         if kind != "anywhere" or decode.replicas / decoding <= apart:
             return min(apart, decode.replicas / decoding)
         return (decode.replicas + apart * local) / (decoding + local)
@@ -79,17 +79,24 @@ class Fluid:
         rates = {d: rate(d) for d in deployments}
         return [d for d in sorted(deployments, key=lambda d: -rates[d]) if rates[d] > 0]
 
-    def _usable(self, replicas: int, theta: int, kind: Kind) -> float:
+    def _usable(self, given: Side, decode: Side, step_s: float, kind: Kind) -> float:
         """The share of their time that prefill workers may be busy.
+
+        A round's TTFT is its wait, its prefill, the transfers there and back, half a step until the decode batch has it, and a step.
 
         Of M/D/n queues, the tail of the wait is about the chance to wait, x^(sqrt(2 (n + 1)) - 1), times exp(-2 n (1 - x) wait /
         service) (Sakasegawa 1977; the exponent is exact in heavy traffic).
         """
-        seconds = self._prefills_s(theta, kind)
-        service, slack = float(seconds.mean()), self.ttft_s - float(np.quantile(seconds, 1 - MISSES))
+        seconds, replicas = self._prefills_s(given.theta, kind), given.replicas
+        back = self.load.prompt if kind == "recompute" else self.load.increment
+        moved = self.cost.t_kv(back, given.theta, decode.theta, "increment")
+        if kind != "recompute":
+            moved = moved + self.cost.t_kv(self.load.history, decode.theta, given.theta, "history")
+        service = float(seconds.mean())
+        slack = self.ttft_s - 1.5 * step_s - float(np.quantile(seconds + moved, 1 - MISSES))
         loads = np.linspace(0.0, 1.0, 101)
-        tail = loads ** (np.sqrt(2 * (replicas + 1)) - 1) * np.exp(-2 * replicas * (1 - loads) * max(slack, 0.0) / service)
-        return float(loads[tail <= MISSES][-1])
+        tail = loads ** (np.sqrt(2 * (replicas + 1)) - 1) * np.exp(-2 * replicas * (1 - loads) * slack / service)
+        return float(loads[tail <= MISSES].max(initial=0.0)) if slack > 0 else 0.0
 
     def _batch(self, theta: int) -> tuple[int, float]:
         """The largest batch whose step keeps the ITL target and whose KV fits, and its step's seconds; (0, 0) if there is none."""

@@ -26,6 +26,8 @@ from ampd.simulator.types import Setup, TraceSession
 
 _CONTEXT = 32_768  # Mixtral's; the same traces are replayed for all models
 _SAMPLE = 2_000  # sessions that targets and bounds are derived from
+_CHUNK = 512  # tokens of prefill beside a decode batch (workers[].prefill_chunk)
+_SETUP_KEYS = ("local_slots", "prefill_tokens")  # of a variant, that are the setup's own
 _START = 0.5  # of the fluid estimate: the first rate of a race
 
 
@@ -53,17 +55,19 @@ class Scene:
 
     def setup(self, entrant: Entrant, deployment: Deployment, variant: Mapping[str, Any]) -> Setup:
         """The form of the entrant on this deployment, with the variant's settings."""
-        settings = {key: value for key, value in variant.items() if key != "batched_tokens"}
         made = setup_for(
             entrant.form,
-            deployment.groups(self.capacity),
+            deployment.groups(self.capacity, chunk=variant.get("chunk", _CHUNK)),
             self.targets.ttft_s,
             self.targets.itl_s,
             policy=Policy(name="predictive") if entrant.form == "ampd" else None,
             block_size=self.block_size,
             batched_tokens=variant.get("batched_tokens", BATCHED_TOKENS),
         )
-        return replace(made, policy=Policy.model_validate(made.policy.model_dump() | settings)) if settings else made
+        fields = {key: variant[key] for key in _SETUP_KEYS if key in variant}
+        settings = {key: value for key, value in variant.items() if key not in (*_SETUP_KEYS, "chunk", "batched_tokens")}
+        policy = Policy.model_validate(made.policy.model_dump() | settings)
+        return replace(made, policy=policy, **fields)
 
 
 def scene_of(cell: Cell, profiles: Path, level: Level = "middle", seed: int = 1) -> Scene:

@@ -48,7 +48,8 @@ CELLS = tuple(Cell(hardware, model, trace) for hardware in HARDWARE for model in
 class Entrant:
     """A policy that is compared: its form (`ampd.simulator.forms`), where it may prefill, and settings to choose the best of.
 
-    A variant is what differs from the form's own: keys of section `policy`, and `batched_tokens` of a colocated engine.
+    A variant is what differs from the form's own: keys of section `policy`, `batched_tokens` of vLLM's own engines, `chunk` of a
+    decode worker's step, `local_slots` and `prefill_tokens` of the setup.
     """
 
     name: str

@@ -114,10 +114,10 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     short = sum(v.over_paper < PAPER_EACH for v in verdicts)
     return "\n".join(
         [
-            f"over paper: geometric mean {_ratio(paper)}{left_out}, promised {PAPER_MEAN}: {_yes(paper >= PAPER_MEAN)}; "
+            f"over paper: geometric mean {_ratio(paper)}{left_out}, promised {PAPER_MEAN}: {_kept(paper, PAPER_MEAN)}; "
             f"cells below {PAPER_EACH}: {short} of {len(verdicts)}",
             f"over the strongest Dynamo form: geometric mean {_ratio(dynamo)}, promised {DYNAMO_MEAN}: "
-            f"{_yes(dynamo >= DYNAMO_MEAN)}",
+            f"{_kept(dynamo, DYNAMO_MEAN)}",
             f"at least as good as every baseline: {sum(v.ahead for v in verdicts)} of {len(verdicts)} cells",
         ]
     )
@@ -129,6 +129,10 @@ def _number(value: float) -> str:
 
 def _ratio(value: float) -> str:
     return "-" if math.isnan(value) else "inf" if math.isinf(value) else f"{value:.2f}"
+
+
+def _kept(mean: float, promised: float) -> str:
+    return "-" if math.isnan(mean) else _yes(mean >= promised)
 
 
 def _yes(value: bool) -> str:
