@@ -1,17 +1,20 @@
 """What one round would meet on each candidate: when its first token leaves, and what that does to a running batch.
 
-    remote P     queued_s + link + T_kv(history that P lacks) + T_pre(what P computes) + T_kv(increment back) + first step on D
-    local D      (queued_s + T_pre) x stretch
+    remote P     queued_s + link + T_kv(history that P lacks) + T_pre(what P computes) + T_kv(increment back)
+                 + half a step and the first step on D
+    local D      (queued_s + T_pre) x stretch; with slack: half a step + one that computes the increment too, see `_within_slack`
     deflected W  as remote, with queued_s + T_pre stretched by W's own batch
 
 - P and W compute the prompt less max(what their own cache holds, the history on D), and read from D only what they lack of it.
 - link: the seconds of transfers that the busier of both ends still owes.
 - The first token of a round prefilled elsewhere leaves after one step of D's batch; the last chunk of a local prefill samples it.
+  Whatever joins a batch waits for the end of the step under way, half a step on average.
 - A prefill beside a running batch, whose step takes T_dec, gets by `policy.local_prefill`
     slack      the part of each step that the ITL target leaves: stretch = target / (target - T_dec), steps as long as the target
     chunked    steps of T_mixed, of which T_mixed - T_dec is prefill
     exclusive  all of the time: the batch stands still for T_pre
-  The last two delay the batch by the prefill's own time, which is charged to it as `stall_s`.
+  The last two delay the batch by the prefill's own time, which is charged to it as `stall_s`; slack by what its steps become
+  longer, `_DELAY` times over: all of the batch is late by that, and so is what comes after the prefill.
 - Every T is multiplied by the factor that the worker has measured for it (see WorkerView); a read's by the reader's.
 
 Nothing here reads a window.
@@ -27,8 +30,11 @@ from ampd.policy.placing import Case
 from ampd.policy.settings import LocalPrefill
 from ampd.policy.types import LEAST_FACTOR, WorkerView
 
-# What a batch without slack still gives a prefill, as a share of its own step (see `chunks`).
-_FLOOR = ChunkLimits(max_tokens=1).floor_share
+# What a batch without slack still gives a prefill, as a share of its own step, and the longest step in ITL targets (see `chunks`).
+_FLOOR, _BURST = ChunkLimits(max_tokens=1).floor_share, ChunkLimits(max_tokens=1).burst
+_WAIT = 0.5  # of a step, for the end of the one under way
+# Chosen by simulation: at 1 a busy decode worker takes on too much, at 4 its slack stays unused (docs/policies.md).
+_DELAY = 2.0
 # T_dec by two points of its line, and by itself, may differ in the last digits.
 _JUST_BELOW = 1 - 1e-9
 
@@ -73,9 +79,28 @@ class Forecast:
         """The round on its bound decode worker."""
         decode = self.case.decode
         prefill = decode.t_pre_factor * self.prefill_s(decode.theta)
+        if self.stretches and decode.running and prefill > 0:
+            return self._within_slack(decode, prefill)
         stretch, itl_s, stall_s = self.beside(decode, prefill)
         finish = (decode.queued_s + prefill) * stretch
         return Outlook(finish, itl_s, finish + stall_s)
+
+    def _within_slack(self, decode: WorkerView, prefill_s: float) -> Outlook:
+        """Beside the batch, in as few steps as the longest that it may be given allow.
+
+        A step that has to read the weights anyway takes less more for a prefill than T_pre; so do those that wait before it.
+        """
+        cost, tokens, theta = self.case.cost, self.case.round.l_incr, decode.theta
+        step = decode.t_dec_factor * cost.t_dec(decode.running, decode.context, theta)
+        mixed = self._mixed_s(decode, step, tokens)
+        attention = prefill_s - decode.t_pre_factor * cost.t_pre(0, tokens, theta)
+        more = mixed - step + max(0.0, attention)
+        length = max(self.itl_limit_s, step * (1 + _FLOOR))
+        longest = _BURST * self.itl_limit_s
+        work = more * (1 + decode.queued_s / prefill_s)
+        finish = step + work if step + work <= longest else max(longest, work * length / (length - step))
+        finish += _WAIT * step
+        return Outlook(finish, length, finish + _DELAY * more)
 
     def deflected(self, worker: WorkerView) -> float:
         """The score on a decode worker other than D; infinite on one without slack."""
@@ -128,7 +153,7 @@ class Forecast:
         history, prefill = round.l_hist, self.prefill_s(theta, held)
         read = cost.t_kv(history - held, decode.theta, theta, "history") if history > held else 0.0
         back = decode.t_kv_factor * cost.t_kv(round.l_incr, theta, decode.theta, "increment")
-        return back + self._step_s, read, prefill
+        return back + (1 + _WAIT if decode.running else 1) * self._step_s, read, prefill
 
     def prefill_s(self, theta: int, held: int = 0) -> float:
         """T_pre of what is held neither there nor as history; the last token is always computed, to sample from. No factor."""
@@ -145,15 +170,17 @@ class Forecast:
         """(Stretch, the batch's ITL meanwhile, the batch's delay) of `prefill_s` seconds of prefill next to the worker's batch."""
         if worker.running == 0:
             return 1.0, 0.0, 0.0
-        cost = self.case.cost
-        t_dec = cost.t_dec(worker.running, worker.context, worker.theta)
-        step = worker.t_dec_factor * t_dec
+        step = worker.t_dec_factor * self.case.cost.t_dec(worker.running, worker.context, worker.theta)
         if self._mode == "slack":
             length = max(self.itl_limit_s, step * (1 + _FLOOR))
             return length / (length - step), length, 0.0
         if self._mode == "exclusive":
             return 1.0, step + prefill_s, prefill_s
-        t_mixed = cost.t_mixed(worker.running, worker.context, min(self._chunk, self.case.round.l_incr), worker.theta)
-        # Whatever the two factors are, a chunk adds to a step.
-        mixed = max(worker.t_mixed_factor * t_mixed, step + LEAST_FACTOR * (t_mixed - t_dec))
+        mixed = self._mixed_s(worker, step, min(self._chunk, self.case.round.l_incr))
         return mixed / max(mixed - step, 1e-9), mixed, prefill_s
+
+    def _mixed_s(self, worker: WorkerView, step_s: float, chunk: int) -> float:
+        """T_mixed of the worker's batch, whose step without a chunk takes `step_s`."""
+        t_mixed = self.case.cost.t_mixed(worker.running, worker.context, chunk, worker.theta)
+        # Whatever the two factors are, a chunk adds to a step.
+        return max(worker.t_mixed_factor * t_mixed, step_s + LEAST_FACTOR * (t_mixed - step_s / worker.t_dec_factor))

@@ -29,10 +29,11 @@ def test_predictive_multiplies_each_term_by_the_factor_of_who_measured_it() -> N
     d = decode(queued_s=9.0, running=3, context=6000, t_dec_factor=1.5, t_kv_factor=0.5, t_pre_factor=4.0)
     made = decide(policy("predictive"), a_round(), [p], [d])
     step = 1.5 * (0.01 * 4 + 0.000001 * (6000 + 2100))
-    assert made.estimates["remote:1"] == pytest.approx(0.5 + 0.04 + 3 * READ + 2 * T_PRE + 0.5 * BACK + step)
+    assert made.estimates["remote:1"] == pytest.approx(0.5 + 0.04 + 3 * READ + 2 * T_PRE + 0.5 * BACK + 1.5 * step)
     assert made.estimate_s == pytest.approx(2 * T_PRE), "what the queue is charged"
     beside = 1.5 * (0.03 + 0.006)
-    assert made.estimates["local"] == pytest.approx((9 + 4 * T_PRE) * 0.09 / (0.09 - beside))
+    more = 0.036 + 0.1 - beside + 4 * (T_PRE - 0.1)  # of a step, and attention to the history
+    assert made.estimates["local"] == pytest.approx(0.5 * beside + more * (1 + 9 / (4 * T_PRE)) * 0.09 / (0.09 - beside))
 
 
 def test_predictive_deflects_by_the_other_workers_factors() -> None:

@@ -29,8 +29,9 @@ def place(*workers: WorkerView, keys: dict[str, Any] | None = None, seed: int = 
 def test_remote_is_queue_link_history_prefill_increment_and_the_first_step() -> None:
     d = place(prefill(1, 0.5, link_s=0.04), prefill(2, 0.1), decode(queued_s=9.0, running=3, context=6000, link_s=0.01))
     step = 0.01 * 4 + 0.000001 * (6000 + 2100)
-    assert d.estimates["remote:1"] == pytest.approx(0.5 + 0.04 + READ + T_PRE + BACK + step)
-    assert d.estimates["remote:2"] == pytest.approx(0.1 + 0.01 + READ + T_PRE + BACK + step)
+    joins = 1.5 * step  # half of one for the end of the step under way
+    assert d.estimates["remote:1"] == pytest.approx(0.5 + 0.04 + READ + T_PRE + BACK + joins)
+    assert d.estimates["remote:2"] == pytest.approx(0.1 + 0.01 + READ + T_PRE + BACK + joins)
     assert (d.path, d.worker, d.reason) == ("remote", 2, "least_finish")
     assert d.estimate_s == pytest.approx(T_PRE)
 
@@ -73,18 +74,34 @@ def test_local_beside_no_batch_takes_its_own_time() -> None:
 
 
 def test_a_local_prefill_gets_what_the_itl_target_leaves() -> None:
-    """Margin 0.9 of 0.1 s and a step of 0.045 s leave half of the time."""
+    """Margin 0.9 of 0.1 s and a step of 0.045 s leave half of the time; half a step is waited for before."""
     d = place(prefill(1, 9.0), decode(queued_s=0.1, running=4, context=5000))
-    assert d.estimates["local"] == pytest.approx((0.1 + T_PRE) * 2)
+    assert d.estimates["local"] == pytest.approx(0.0225 + (0.1 + T_PRE) * 2)
     assert d.estimates["local.itl"] == pytest.approx(0.09)
-    assert d.estimates["local.stall"] == 0
+    assert d.estimates["local.stall"] == pytest.approx(2 * T_PRE)
     assert (d.path, d.reason) == ("local", "least_finish")
+
+
+def test_a_short_local_prefill_takes_a_step_of_the_batch_and_what_is_more() -> None:
+    """A step of 0.021 s and 0.05 s for 50 tokens; those that wait, 0.02 s by themselves, share it."""
+    d = place(prefill(1, 9.0), decode(queued_s=0.02, running=2, context=1000), l_hist=0, l_incr=50)
+    assert d.estimates["local"] == pytest.approx(0.0105 + 0.021 + 0.05 + 0.02)
+    assert d.estimates["local.stall"] == pytest.approx(2 * 0.05)
+
+
+def test_what_does_not_fit_into_the_longest_step_takes_several() -> None:
+    """Three targets of 0.09 s are the longest step. Of each step of 0.09 s 0.069 s are left."""
+    fits, takes = (
+        place(prefill(1, 9.0), decode(running=2, context=1000), l_hist=0, l_incr=tokens).estimates["local"] for tokens in (249, 251)
+    )
+    assert fits == pytest.approx(0.0105 + 0.021 + 0.249)
+    assert takes == pytest.approx(0.0105 + 0.251 * 0.09 / 0.069)
 
 
 def test_without_slack_a_local_prefill_crawls_and_is_chosen_only_when_others_are_worse() -> None:
     busy = decode(running=8, context=0)  # a step of 0.08 s: a quarter more is 0.1 s, over 0.09 s
     d = place(prefill(1, 1.0), busy)
-    assert d.estimates["local"] == pytest.approx(T_PRE * 5)
+    assert d.estimates["local"] == pytest.approx(0.04 + T_PRE * 5)
     assert d.estimates["local.itl"] == pytest.approx(0.1)
     assert (d.worker, d.reason) == (1, "least_finish")
     assert place(prefill(1, 9.0), busy).reason == "least_violation"
