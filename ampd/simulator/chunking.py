@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ampd.policy.chunks import ChunkLimits, DecodeProgress, prefill_budget
+from ampd.policy.chunks import AnswerLengths, ChunkLimits, DecodeProgress, prefill_budget
 from ampd.policy.types import CostModel
 from ampd.simulator.batch import Batch
 from ampd.simulator.job import Job
@@ -20,7 +20,7 @@ class Chunking:
     `pauses`: the batch stands still while there is a prefill.
     """
 
-    __slots__ = ("_batched", "_chunk", "_cost", "_itl_s", "_limits", "_slack", "_theta", "_times", "pauses")
+    __slots__ = ("_batched", "_chunk", "_cost", "_itl_s", "_limits", "_slack", "_theta", "_times", "answers", "pauses")
 
     def __init__(self, setup: Setup, group: Group, cost: CostModel, times: StepTimes) -> None:
         self._cost, self._times, self._theta = cost, times, group.theta
@@ -28,6 +28,7 @@ class Chunking:
         self._slack = setup.policy.local_prefill == "slack"
         self.pauses = setup.policy.local_prefill == "exclusive" and not self._batched
         self._limits = ChunkLimits(max_tokens=group.chunk)
+        self.answers = AnswerLengths()
 
     def wants_more(self, prefilling: Sequence[Job]) -> bool:
         """Whether a further prefill would find tokens in the coming step. vLLM admits none that would not."""
@@ -62,7 +63,7 @@ class Chunking:
         steps, target = batch.steps, self._itl_s
         fresh = len(batch.fresh)
         running = [
-            DecodeProgress(target, job.first_at, steps - job.first_step)
+            DecodeProgress(target, job.first_at, steps - job.first_step, self.answers.mean - 1 - (steps - job.first_step))
             for job in (list(batch.jobs.values())[: len(batch.jobs) - fresh] if fresh else batch.jobs.values())
         ]
         size, context, times = len(batch.jobs), batch.context, self._times

@@ -20,7 +20,9 @@ class DecodeJobs(Worker):
     """All jobs of a decode worker: those that wait for KV room, read, prefill, or are about to join the batch, and the batch."""
 
     def __init__(self, world: World, id: int, group: Group) -> None:
-        super().__init__(world, id, group, slots=UNBOUNDED if world.setup.batched_tokens else world.setup.local_slots)
+        packs = world.setup.policy.local_prefill != "exclusive"
+        slots = UNBOUNDED if world.setup.batched_tokens else world.setup.local_slots
+        super().__init__(world, id, group, slots, group.chunk if packs else 0)
         self.batch = Batch(world.setup.block_size)
         self.gaps = Gaps(world.book.itl_p95_s)
         self.meter = Meter()
@@ -161,6 +163,7 @@ class DecodeJobs(Worker):
         """A round's last token has left."""
         job.entry.blocks = kv // self.pool.size + 1
         self.holding -= 1
+        self.chunking.answers.ended(job.output)
         row = self.world.book.add(now, job)
         gaps = self.batch.steps - job.first_step
         if job.spans is not None:

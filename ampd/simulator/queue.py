@@ -12,16 +12,18 @@ from ampd.simulator.job import Job
 
 
 class PrefillQueue:
-    """Waiting prefills in the order of their rounds' arrival; up to `slots` have their turn at once.
+    """Waiting prefills in the order of their rounds' arrival; up to `slots` have their turn at once, more while these have fewer
+    than `room` tokens to compute.
 
     `turn(now, job)` is called when a job's turn comes; `departed_s` and `departed` are the seconds and number of tasks that have
     left since they were last reported.
     """
 
-    __slots__ = ("_jobs", "_order", "_slots", "_tasks", "_turn", "_window", "departed", "departed_s", "running")
+    __slots__ = ("_jobs", "_order", "_room", "_slots", "_tasks", "_turn", "_window", "departed", "departed_s", "running")
 
-    def __init__(self, slots: int, rule: Reorder, turn: Callable[[float, Job], None]) -> None:
+    def __init__(self, slots: int, rule: Reorder, turn: Callable[[float, Job], None], room: int = 0) -> None:
         self._slots, self._order, self._window, self._turn = slots, rule.name, rule.window, turn
+        self._room = room
         self._tasks: list[PrefillTask] = []
         self._jobs: list[Job] = []
         self.running: list[Job] = []
@@ -58,8 +60,11 @@ class PrefillQueue:
         self._fill(now)
 
     def _fill(self, now: float) -> None:
-        while self._tasks and len(self.running) < self._slots:
+        while self._tasks and (len(self.running) < self._slots or self._has_room()):
             self._next(now)
+
+    def _has_room(self) -> bool:
+        return sum([job.prompt - job.l_hist for job in self.running]) < self._room if self._room else False
 
     def _next(self, now: float) -> None:
         tasks, index = self._tasks, 0

@@ -44,13 +44,13 @@ class World:
 class Worker:
     """One worker; `busy_s` seconds of computing so far. The subclasses say what happens when a prefill's turn comes."""
 
-    def __init__(self, world: World, id: int, group: Group, slots: int) -> None:
+    def __init__(self, world: World, id: int, group: Group, slots: int, room: int = 0) -> None:
         self.world, self.id, self.theta = world, id, group.theta
         self.role: Role = group.role
         self.pool = Pool(group.kv_tokens, world.setup.block_size)
         self.kv_tokens = self.pool.total * self.pool.size
         self.pins = Pins(self.pool, latest_first=world.setup.retention == "ttl")
-        self.queue = PrefillQueue(slots, world.setup.policy.reorder, self._turn_comes)
+        self.queue = PrefillQueue(slots, world.setup.policy.reorder, self._turn_comes, room)
         self.busy_s = 0.0
 
     def _turn_comes(self, now: float, job: Job) -> None:
