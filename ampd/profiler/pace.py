@@ -39,7 +39,7 @@ class Pace:
 
     async def slow(self, engines: Sequence[Engine]) -> bool:
         """Whether one of them is slow now."""
-        return max([await self._ratio(engine) for engine in engines]) > SLOW
+        return max([await self._ratio(engine) for engine in engines], default=0.0) > SLOW
 
     async def _ratio(self, engine: Engine) -> float:
         last = self._last.setdefault(engine, deque(maxlen=_REMEMBERED))

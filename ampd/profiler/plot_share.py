@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from ampd.bench.plot_style import STYLES, log_axis
 from ampd.cost_model import Profile
-from ampd.profiler.plot_style import STYLES, about, log_axis
+from ampd.profiler.report import about
 from ampd.profiler.trace_share import KvShare
 
 

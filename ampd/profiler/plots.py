@@ -14,11 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ampd.bench.plot_style import STYLES, log_axis, print_style, save_figure
 from ampd.cost_model import Profile
 from ampd.profiler.curves import Curve, curves
 from ampd.profiler.groups import Group, group_points
 from ampd.profiler.plot_share import share_figure
-from ampd.profiler.plot_style import STYLES, about, log_axis, print_style, save_figure
+from ampd.profiler.report import about
 from ampd.profiler.trace_share import KvShare
 
 _LABELS = {

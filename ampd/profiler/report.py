@@ -22,10 +22,8 @@ def fits_table(profile: Profile, *, regions: int | None = 0) -> Table:
     `regions` None: all of them.
     A function whose points were not held out (a fit drawn through published points) has a dash for its errors.
     """
-    meta = profile.meta
-    made = "" if meta.source == "measured" else f" ({meta.source}, not measured)"
     table = make_fits_table(
-        f"{meta.model} on {meta.device}{made}", ("function", "theta", "range", "points", "pieces", "median", "p95")
+        about(profile), ("function", "theta", "range", "points", "pieces", "median", "p95")
     )
     table.caption = "median, p95: relative error at held-out points" + (
         f"; indented: the {regions} worst regions" if regions else ""
@@ -43,6 +41,12 @@ def fits_table(profile: Profile, *, regions: int | None = 0) -> Table:
 
 def _worst(regions: Sequence[RegionError], count: int | None) -> Sequence[RegionError]:
     return regions if count is None else sorted(regions, key=lambda r: -r.heldout_p95)[:count]
+
+
+def about(profile: Profile) -> str:
+    """Whose figures they are, and whether they were measured."""
+    meta = profile.meta
+    return f"{meta.model} on {meta.device}" + ("" if meta.source == "measured" else f" ({meta.source}, not measured)")
 
 
 def make_fits_table(title: str, columns: tuple[str, ...]) -> Table:

@@ -41,7 +41,7 @@ class Plan:
 
 
 QUICK_PLAN = Plan(least=2, most=4, tolerance=0.15, budget_s=70.0)
-FULL_PLAN = Plan(least=4, most=12, tolerance=0.03)
+FULL_PLAN = Plan(least=3, most=8, tolerance=0.05)
 CHECK_PLAN = Plan(least=3, most=6, tolerance=0.1)
 
 Measure = Callable[[Spot], Awaitable[float | None]]

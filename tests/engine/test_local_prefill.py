@@ -44,9 +44,9 @@ def test_chunks_follow_the_slack_of_the_batch(slack: Engine) -> None:
     assert all(s.decoded == set(batch) for s in steps), "the batch decodes in every step"
     assert sum(sizes) == 6 * PROMPT
     assert max(sizes[:3]) > 1.3 * max(sizes[-10:])
-    # 0.27 s less the batch's own 0.14 s are 130 tokens here.
-    assert 110 < max(sizes[-10:]) < 150
-    assert max(s.seconds for s in steps) <= 2 * 0.3
+    # 0.285 s less the batch's own 0.14 s are 145 tokens here.
+    assert 125 < max(sizes[-10:]) < 150
+    assert 2 * 0.3 < max(s.seconds for s in steps) <= 3 * 0.3
     assert all(0.25 < slack.itl_s(i) <= 0.3 for i in batch)
 
 
@@ -57,7 +57,7 @@ def test_the_tightest_request_bounds_the_chunk_and_the_graphs_target_is_the_defa
     tight = slack.add(40, 300, itl_target_s=0.25)
     slack.run(lambda: slack.has_begun(tight))
     sizes = [sum(s.prefilled.values()) for s in prefilled(slack, slack.add(PROMPT, 1))]
-    assert max(sizes[1:]) < 150 < 300 < most
+    assert max(sizes[4:]) < 100 < max(sizes[1:]) < 300 < most, 'it spends what it is ahead, and then has its target'
     assert slack.itl_s(tight) <= 0.25
     assert all(slack.itl_s(i) <= TARGET_S for i in loose)
 
@@ -112,8 +112,8 @@ def test_a_fresh_request_gets_every_token_in_its_time_although_a_prompt_waits(sl
     slack.run(lambda: slack.is_over(begun))
     times = slack.left[begun]
     gaps = [b - a for a, b in pairwise(times)]
-    assert max(gaps) < 0.275
-    assert min(gaps[:-1]) > 0.255
+    assert max(gaps) < 0.29
+    assert min(gaps[:-1]) > 0.27
 
 
 def test_what_prefill_costs_is_probed_with_care(slack: Engine) -> None:
