@@ -123,18 +123,17 @@ def test_a_prefill_worker_of_vllms_computes_several_prompts_in_a_step() -> None:
     assert last(150) == pytest.approx(0.15 + 0.2 + 0.2)  # of the last three, half of the second waits for the next step
 
 
-def test_a_decode_worker_packs_prefills_as_far_as_its_slots_and_the_slack_go() -> None:
-    """Two prompts of 60 tokens arrive beside a running round whose target leaves room for about 80 tokens a step."""
+def test_a_decode_worker_packs_short_prefills_into_one_step_unless_the_batch_pauses() -> None:
+    """Prompts of 60 and 20 tokens arrive together beside a running round; a step has room for about 80."""
     sessions = [single(10, 400, 0.0, "runs"), single(60, 1, 1.0, "a"), single(20, 1, 1.0, "b")]
-    cost = HandCosts(step_s=0.01, sequence_s=0.0)
 
-    def last(mode: str, slots: int) -> float:
-        here = setup(0, 1, policy={"name": "local_only", "local_prefill": mode}, local_slots=slots, chunk=90, itl_s=0.1)
-        records = simulate(here, cost, sessions).records
-        return float(records.ttft_s[records.session == 2][0])
+    def apart(mode: str) -> float:
+        here = setup(0, 1, policy={"name": "local_only", "local_prefill": mode}, chunk=90, itl_s=0.1)
+        records = simulate(here, HandCosts(sequence_s=0.0), sessions).records
+        return float(records.ttft_s[records.session == 2][0] - records.ttft_s[records.session == 1][0])
 
-    for mode in ("slack", "chunked"):
-        assert last(mode, 1) > last(mode, 2) + 0.005
+    assert apart("slack") == apart("chunked") == 0.0
+    assert apart("exclusive") >= 0.02
 
 
 def test_a_colocated_engine_shares_a_step_among_prefills() -> None:
