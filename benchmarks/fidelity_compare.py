@@ -102,7 +102,7 @@ def plot(graph: Graph, recordings: list[Recording], outcomes: list[Outcome], fol
     """Distributions of TTFT and ITL, measured and simulated, a column for each rate; PNG and SVG."""
     from matplotlib.figure import Figure
 
-    from ampd.profiler.plot_style import print_style, save_figure
+    from ampd.bench.plot_style import print_style, save_figure
 
     with print_style():
         figure = Figure(figsize=(3.2 * len(recordings), 5), layout="constrained")

@@ -23,6 +23,7 @@ COMMANDS = {
     "demo": "ampd.bench.cli:demo",
     "profile": "ampd.profiler.cli:profile",
     "sim": "ampd.simulator.cli:sim",
+    "trace": "ampd.bench.traces.cli:trace",
 }
 
 

@@ -22,9 +22,7 @@ def fits_table(profile: Profile, *, regions: int | None = 0) -> Table:
     `regions` None: all of them.
     A function whose points were not held out (a fit drawn through published points) has a dash for its errors.
     """
-    table = make_fits_table(
-        about(profile), ("function", "theta", "range", "points", "pieces", "median", "p95")
-    )
+    table = make_fits_table(about(profile), ("function", "theta", "range", "points", "pieces", "median", "p95"))
     table.caption = "median, p95: relative error at held-out points" + (
         f"; indented: the {regions} worst regions" if regions else ""
     )

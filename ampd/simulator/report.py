@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ampd.profiler.plot_style import print_style, save_figure
+from ampd.bench.plot_style import print_style, save_figure
 from ampd.simulator.report_bars import ablation_figure, breakdown_figure, goodput_figure, paths_figure
 from ampd.simulator.report_curves import rates_figure, sensitivity_figure
 from ampd.simulator.report_rows import Row, load_rows

@@ -9,7 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampd.profiler.plot_style import Style
+from ampd.bench.plot_style import Style
 from ampd.simulator.goodput import ATTAINED
 from ampd.simulator.report_rows import Row
 
