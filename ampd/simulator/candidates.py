@@ -82,7 +82,7 @@ class Fluid:
     def _usable(self, given: Side, decode: Side, step_s: float, kind: Kind) -> float:
         """The share of their time that prefill workers may be busy.
 
-        A round's TTFT is its wait, its prefill, the transfers there and back, half a step until the decode batch has it, and a step.
+        A round's TTFT is its wait, its prefill, the transfers there and back, half a step until the decode batch takes it, a step.
 
         Of M/D/n queues, the tail of the wait is about the chance to wait, x^(sqrt(2 (n + 1)) - 1), times exp(-2 n (1 - x) wait /
         service) (Sakasegawa 1977; the exponent is exact in heavy traffic).
@@ -96,7 +96,8 @@ class Fluid:
         slack = self.ttft_s - 1.5 * step_s - float(np.quantile(seconds + moved, 1 - MISSES))
         loads = np.linspace(0.0, 1.0, 101)
         tail = loads ** (np.sqrt(2 * (replicas + 1)) - 1) * np.exp(-2 * replicas * (1 - loads) * slack / service)
-        return float(loads[tail <= MISSES].max(initial=0.0)) if slack > 0 else 0.0
+        # Never nothing: with a small decode batch, steps are shorter.
+        return max(0.01, float(loads[tail <= MISSES].max(initial=0.0)) if slack > 0 else 0.0)
 
     def _batch(self, theta: int) -> tuple[int, float]:
         """The largest batch whose step keeps the ITL target and whose KV fits, and its step's seconds; (0, 0) if there is none."""

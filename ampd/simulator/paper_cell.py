@@ -93,6 +93,7 @@ class Played:
     goodput: Goodput
     trials: Sequence[Trial]
     rounds: int
+    variant_number: int = 0  # among the entrant's
 
 
 Candidate = tuple[Deployment, Mapping[str, Any]]
@@ -137,7 +138,7 @@ def play(scene: Scene, entrant: Entrant, effort: Effort) -> Played:
     bench = bench_of(scene, entrant, *best, scene.traffic(effort.final))
     found = find_goodput(bench, rung, effort.final, resolution=effort.resolution)
     spent = bench.rounds + sum(b.rounds for b in benches.values())
-    return Played(*best, found, bench.trials(effort.final), spent)
+    return Played(*best, found, bench.trials(effort.final), spent, entrant.variants.index(best[1]))
 
 
 def _name(deployment: Deployment, variant: Mapping[str, Any]) -> str:

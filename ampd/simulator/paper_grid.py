@@ -59,7 +59,7 @@ class Entrant:
 
 
 ENTRANTS = (
-    Entrant(DEFAULT, "ampd", "anywhere"),
+    Entrant(DEFAULT, "ampd", "anywhere", ({"chunk": 1024},)),
     Entrant(PAPER, "paper", "anywhere"),
     Entrant("dynamo_recompute", "dynamo_recompute", "recompute"),
     Entrant("dynamo_cache", "dynamo_cache", "remote"),
@@ -79,6 +79,7 @@ class Effort:
 
     `candidates` deployments race over `heats` runs of length `screen` at most, the winner then with its neighbours, `refinements`
     times at most; the best is then searched by runs of length `final`, to `resolution` rungs of 3 %.
+    Runs of length `curve` show it at the rates of the others.
     """
 
     name: str
@@ -89,11 +90,12 @@ class Effort:
     screen: Length
     final: Length
     resolution: int
+    curve: Length
     seed: int = 1
 
 
-FULL = Effort("full", CELLS, 6, 3, 1, Length(600, 1.0), Length(), 2)
+FULL = Effort("full", CELLS, 8, 5, 2, Length(600, 1.0), Length(), 2, Length(2500, 1.5))
 # One model on the paper's own hardware.
 _FIRST = tuple(cell for cell in CELLS if cell.model == MODELS[0] and cell.hardware == "h20")
-QUICK = Effort("quick", _FIRST, 4, 3, 1, Length(400, 1.0), Length(1200), 4)
+QUICK = Effort("quick", _FIRST, 4, 4, 1, Length(400, 1.0), Length(1200), 4, Length(400, 1.0))
 EFFORTS = {effort.name: effort for effort in (FULL, QUICK)}

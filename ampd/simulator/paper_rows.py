@@ -18,7 +18,7 @@ _DIGITS = 6
 def rows_of(scene: Scene, policy: str, effort: Effort, played: Played) -> list[Row]:
     """The run at the goodput first, `best`, then the runs at other rates of the same deployment; study "rates"."""
     head = heading(scene, policy, effort) | {"study": "rates", "deployment": str(played.deployment or "none")}
-    head |= {"settings": variant_text(played), "simulated_rounds": played.rounds}
+    head |= {"settings": variant_text(played), "variant_number": played.variant_number, "simulated_rounds": played.rounds}
     head |= goodput_row(played.goodput)
     best = played.goodput.trial
     if best is None:

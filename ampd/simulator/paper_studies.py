@@ -17,6 +17,7 @@ _BY_NAME = {entrant.name: entrant for entrant in ENTRANTS}
 _FCFS: Mapping[str, Any] = {"name": "fcfs", "window": 3}
 _AMPD: Mapping[str, Any] = {"name": "ampd", "window": 3}
 _RATES = (0.8, 1.0, 1.2)  # of the goodput
+_CURVE = (0.25, 0.5, 0.7, 0.85, 1.0, 1.2)  # of ampd's goodput
 ERROR = 0.1
 
 # What is varied, of which policy: the keys of section `policy` for each value.
@@ -31,12 +32,13 @@ PARAMETERS: Mapping[str, tuple[str, Sequence[float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A study of one policy in one cell, at and around a rate. `value`: of the parameter, or of the coefficient of variation."""
+    """A study of one policy in one cell, at and around a rate. `value`: of the parameter; of a curve, the policy's own goodput."""
 
-    kind: str  # "ablation", "sensitivity", "cost_error", "bursty"
+    kind: str  # "curve", "ablation", "sensitivity", "cost_error", "bursty"
     cell: Cell
     policy: str
     deployment: str
+    variant: int  # of the policy's
     rate: float
     parameter: str = ""
     value: float = 0.0
@@ -81,8 +83,16 @@ def _studies_in(cell: Cell, rows: Mapping[str, Row]) -> list[Study]:
     found = []
 
     def add(kind: str, policy: str, of: str, parameter: str = "", value: float = 0.0) -> None:
-        found.append(Study(kind, cell, policy, rows[of]["deployment"], rows[of]["goodput"], parameter, value))
+        row = rows[of]
+        variant = row["variant_number"] if of == policy else 0
+        found.append(Study(kind, cell, policy, row["deployment"], variant, row["goodput"], parameter, value))
 
+    if DEFAULT in rows:
+        # All policies at the same rates: what a figure of attainment over rate wants.
+        for policy, row in rows.items():
+            found.append(
+                Study("curve", cell, policy, row["deployment"], row["variant_number"], rows[DEFAULT]["goodput"], "", row["goodput"])
+            )
     if cell.trace in ("dureader", "gaia"):
         # Only a deployment with prefill workers shows what each part is worth.
         if "dynamo_read" in rows:
@@ -107,6 +117,8 @@ def compute_study(scene: Scene, study: Study, effort: Effort) -> list[Row]:
     """The study's rows."""
     head = heading(scene, study.policy, effort) | {"deployment": study.deployment}
     match study.kind:
+        case "curve":
+            return _curve(scene, study, effort, head)
         case "ablation":
             return _ablation(scene, study, effort, head)
         case "sensitivity":
@@ -133,7 +145,7 @@ def _bench(
     cv: float = 1.0,
 ) -> Bench:
     entrant, deployment = _BY_NAME[form], parse_deployment(study.deployment)
-    variant = {**entrant.variants[0], **settings}
+    variant = {**entrant.variants[study.variant if form == study.policy else 0], **settings}
     return bench_of(scene, entrant, deployment, variant, scene.traffic(effort.final, cv), believed)
 
 
@@ -145,6 +157,14 @@ def _settings(study: Study) -> Mapping[str, Any]:
             return {"predictive": {"margin": study.value}}
         case name:
             return {name: study.value}
+
+
+def _curve(scene: Scene, study: Study, effort: Effort, head: Row) -> list[Row]:
+    """The policy at the rates of all."""
+    entrant, deployment = _BY_NAME[study.policy], parse_deployment(study.deployment)
+    bench = bench_of(scene, entrant, deployment, entrant.variants[study.variant], scene.traffic(effort.curve))
+    trials = [bench.at(rung_of(scene, share * study.rate), effort.curve) for share in _CURVE]
+    return [rounded(head | trial_row(t) | {"study": "rates", "best": False, "goodput": study.value}) for t in trials]
 
 
 def _ablation(scene: Scene, study: Study, effort: Effort, head: Row) -> list[Row]:

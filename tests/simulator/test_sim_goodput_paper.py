@@ -25,7 +25,7 @@ from tests.simulator.sim_core_costs import HandCosts
 
 PROFILES = Path("configs/profiles")
 CELL = Cell("h200", "llama-3.1-70b", "toolbench")
-TINY = Effort("quick", (CELL,), 2, 2, 0, Length(60, 0.1), Length(150, 2.5), 8)
+TINY = Effort("quick", (CELL,), 2, 2, 0, Length(60, 0.1), Length(150, 2.5), 8, Length(60, 0.1))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 def row(policy: str, goodput: float, *, low: float | None = None, high: float | None = None, trace: str = "gaia") -> dict[str, Any]:
     return {
         "hardware": "h20", "model": "m", "trace": trace, "policy": policy, "deployment": "D:<TP=4,DP=2>", "goodput": goodput,
-        "goodput_low": low, "goodput_high": high, "bound": 10.0, "best": True, "effort": "full", "rate": goodput, "attainment": 0.9,
+        "goodput_low": low, "goodput_high": high, "bound": 10.0,
+        "variant_number": 0, "best": True, "effort": "full", "rate": goodput, "attainment": 0.9,
     }  # fmt: skip
 
 
@@ -167,6 +168,7 @@ def test_studies_are_made_of_the_grids_best_rows() -> None:
 @pytest.mark.parametrize(
     ("kind", "parameter", "value", "rows"),
     [
+        ("curve", "", 2.5, 6),
         ("ablation", "", 0.0, 12),
         ("sensitivity", "w", 2.0, 1),
         ("cost_error", "cost_error", 0.1, 1),
@@ -175,13 +177,16 @@ def test_studies_are_made_of_the_grids_best_rows() -> None:
 )
 def test_a_study_has_its_rows(scene: Scene, kind: str, parameter: str, value: float, rows: int) -> None:
     effort = replace(TINY, final=Length(60, 0.1), resolution=16)
-    found = compute_study(scene, Study(kind, CELL, PAPER, "P:<TP=4,DP=1> D:<TP=4,DP=1>", 3.0, parameter, value), effort)
+    found = compute_study(scene, Study(kind, CELL, PAPER, "P:<TP=4,DP=1> D:<TP=4,DP=1>", 0, 3.0, parameter, value), effort)
     assert len(found) == rows
-    assert {r["study"] for r in found} == ({"ablation"} if kind == "ablation" else {"sensitivity"})
+    assert {r["study"] for r in found} == {{"ablation": "ablation", "curve": "rates"}.get(kind, "sensitivity")}
     if kind == "ablation":
         assert {r["variant"] for r in found} == {"none", "routing", "reordering", "both"}
         remote = [r["share_remote"] for r in found if r["variant"] in ("none", "reordering")]
         assert remote == [1.0] * 6
+    elif kind == "curve":
+        assert {r["goodput"] for r in found} == {2.5}
+        assert [r["rate"] for r in found] == sorted(r["rate"] for r in found)
     else:
         assert (found[0]["parameter"], found[0]["value"]) == (parameter, value)
 
