@@ -163,7 +163,8 @@ class DecodeJobs(Worker):
         """A round's last token has left."""
         job.entry.blocks = kv // self.pool.size + 1
         self.holding -= 1
-        self.chunking.answers.ended(job.output)
+        if job.output > 1:
+            self.chunking.answers.ended(job.output)
         row = self.world.book.add(now, job)
         gaps = self.batch.steps - job.first_step
         if job.spans is not None:
