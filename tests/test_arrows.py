@@ -38,6 +38,7 @@ LIGHT = [
     "ampd.launch",
     "ampd.profiler.silicon",
     "ampd.workers.engines.sim",
+    "ampd.bench.traces",
     "ampd.workers.metrics",
 ]
 

@@ -296,7 +296,7 @@ def test_bad_recordings_are_refused(tmp_path: Path, requests: list[dict[str, Any
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", ": empty; give a file of sessions"),
+        ("", ": no sessions; give a file of sessions"),
         ("not json\n", ":1: no JSON object; expected a session of ampd's (rounds)"),
         ('{"prompt": "hello"}\n', ":1: prompt; expected a session"),
     ],

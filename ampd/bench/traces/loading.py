@@ -40,7 +40,7 @@ def recognise(path: str | Path) -> Format:
         return "weka"
     lines = read_lines(path)
     if not lines:
-        raise ConfigError(f"{path}: empty; give a file of sessions")
+        raise ConfigError(f"{path}: no sessions; give a file of sessions")
     fields = _fields(lines[0]) or _fields("\n".join(lines))  # of a line, or of an object over several lines
     if "rounds" in fields:
         return "rows"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
 from ampd.bench.plot_style import STYLES, log_axis, print_style
 from ampd.bench.traces.stats import TraceStats, measure_trace
@@ -17,6 +18,13 @@ from ampd.errors import ConfigError
 from ampd.simulator.types import Floats, TraceSession
 
 _FEW = 10  # a round number that so few sessions reach says nothing of the others
+_ABOVE: dict[str, Any] = {
+    "loc": "lower left",
+    "bbox_to_anchor": (-0.02, 0.98),
+    "ncols": 2,
+    "handlelength": 2.5,
+    "columnspacing": 1.0,
+}
 
 
 def draw_trace(sessions: Sequence[TraceSession], title: str, file: Path) -> None:
@@ -41,11 +49,14 @@ def draw_trace(sessions: Sequence[TraceSession], title: str, file: Path) -> None
 def _distributions(axes: Axes, stats: TraceStats, names: Sequence[str], label: str) -> None:
     for name, style in zip(names, STYLES, strict=False):
         values = stats.values[name]
-        _cumulative(axes, values[values > 0], len(values), color=style.color, line=style.line, label=name)
+        _cumulative(
+            axes, values[values > 0], len(values), color=style.color, line=style.line, label=name.removesuffix(" a session")
+        )
     log_axis(axes, "x", 10)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlabel(label)
     axes.set_ylabel("at or below (%)")
-    axes.legend(loc="lower right" if len(names) == 3 else "upper left", handlelength=3)
+    axes.legend(**_ABOVE)
 
 
 def _cumulative(axes: Axes, values: Floats, of: int, *, color: str, line: object, label: str) -> None:
@@ -63,8 +74,9 @@ def _gaps(axes: Axes, stats: TraceStats) -> None:
         return
     _cumulative(axes, gaps[gaps > 0], len(gaps), color=STYLES[0].color, line="-", label="gap")
     log_axis(axes, "x", 10)
+    axes.xaxis.set_major_locator(LogLocator(base=10, numticks=6))
     axes.axvline(float(gaps.mean()), color="black", linewidth=0.8, linestyle=(0, (4, 3)), label=f"mean {gaps.mean():.2f} s")
-    axes.legend(loc="upper left")
+    axes.legend(**_ABOVE)
 
 
 def _growth(axes: Axes, sessions: Sequence[TraceSession]) -> None:
@@ -82,4 +94,4 @@ def _growth(axes: Axes, sessions: Sequence[TraceSession]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("round")
     axes.set_ylabel("prompt (tokens)")
-    axes.legend(loc="upper left")
+    axes.legend(**_ABOVE)
