@@ -176,23 +176,26 @@ def _salt() -> str:
     return uuid.uuid4().hex
 
 
-def watched(bench: Bench, watch: Watch) -> Measure:
+def watched(bench: Bench, watch: Watch, plan: Plan) -> Measure:
     """`bench.measure` at the engines' usual pace: a sample that lost the CPU to others, or ends with a slow engine, is spoilt.
 
     A moment of noise is waited out. Beyond `_RETRIES` of a point lost to others, or once one in `_NOISY_SHARE` points has met with
     that, the machine is noisy all the time: its report says so, and medians have to do.
     """
     retries: Counter[Spot] = Counter()
+    redone: Counter[Spot] = Counter()
     most = max(_RETRIES, len(bench.spots) // _NOISY_SHARE)
     pace = watch.pace = Pace(bench.reference)
 
     async def measure(spot: Spot) -> float | None:
         engines = _ENGINES[spot.kind]
-        await pace.settle(engines)
+        await pace.settle(engines, plan.patience_s)
         with watch.sample(judged=retries[spot] < _RETRIES and retries.total() < most) as spoilt:
             seconds = await bench.measure(spot)
         retries[spot] += spoilt[0]
-        return None if spoilt[0] or await pace.slow(engines) else seconds
+        slow = redone[spot] < plan.redo and await pace.slow(engines)
+        redone[spot] += slow
+        return None if spoilt[0] or slow else seconds
 
     return measure
 
@@ -209,5 +212,5 @@ async def measure_points(
     """Samples of some points on a started pair, in seconds; a point that could not be measured is missing."""
     bench = Bench(pair, spots, seed)
     await bench.prepare()
-    taken = await sample(watched(bench, watch) if watch else bench.measure, spots, plan, progress=progress, seed=seed)
+    taken = await sample(watched(bench, watch, plan) if watch else bench.measure, spots, plan, progress=progress, seed=seed)
     return {spot: samples for spot, samples in taken.items() if samples}

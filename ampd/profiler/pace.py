@@ -25,7 +25,6 @@ MAX_SPREAD = 1.25
 _USUAL = 5  # the usual time is the fastest fifth's of the last `_REMEMBERED`: what is slow for long becomes usual
 _REMEMBERED = 300
 _AT_FIRST = 10
-_PATIENCE_S = 3.0
 _POLL_S = 0.05
 
 
@@ -50,9 +49,9 @@ class Pace:
         self.ratios.append(ratio)
         return ratio
 
-    async def settle(self, engines: Sequence[Engine]) -> None:
-        """Wait until none is slow, for some seconds at most."""
-        ends = time.monotonic() + _PATIENCE_S
+    async def settle(self, engines: Sequence[Engine], patience_s: float) -> None:
+        """Wait until none is slow, but no longer than that."""
+        ends = time.monotonic() + patience_s
         while await self.slow(engines):
             if time.monotonic() >= ends:
                 return

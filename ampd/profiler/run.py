@@ -116,7 +116,7 @@ async def _measure(task: Task, have: Samples, journal: Journal, progress: Progre
         bench = Bench(pair, todo, seed + len(journal.states))
         await bench.prepare()
         taken = await sample(
-            watched(bench, watch), todo, task.plan, have=have, record=record, seed=seed,
+            watched(bench, watch, task.plan), todo, task.plan, have=have, record=record, seed=seed,
             progress=lambda count, _, what: progress(done + count, len(task.spots), what),
         )  # fmt: skip
         journal.state(pair.prefill.info, pair.decode.info, watch.report, now=True)

@@ -27,22 +27,25 @@ _SPOILT = 8  # samples of a point that may be spoilt, for each one that is wante
 class Plan:
     """How often: a point is done with `least` samples once its median is known to `tolerance`, or with `most`.
 
-    After `budget_s` seconds only points without any sample are visited.
+    After `budget_s` seconds only points without any sample are visited. Before a sample a slow engine is given `patience_s` to be
+    fast again; a sample that ends with a slow one is taken again, but of a point not more than `redo` times.
     """
 
     least: int
     most: int
     tolerance: float
     budget_s: float = float("inf")
+    patience_s: float = 3.0
+    redo: int = 24
 
     def done(self, samples: Sequence[float]) -> bool:
         """Whether a point needs no more samples."""
         return len(samples) >= self.most or (len(samples) >= self.least and spread(samples) <= self.tolerance)
 
 
-QUICK_PLAN = Plan(least=2, most=4, tolerance=0.15, budget_s=70.0)
+QUICK_PLAN = Plan(least=2, most=4, tolerance=0.15, budget_s=60.0, patience_s=0.3, redo=1)
 FULL_PLAN = Plan(least=3, most=8, tolerance=0.05)
-CHECK_PLAN = Plan(least=3, most=6, tolerance=0.1)
+CHECK_PLAN = Plan(least=3, most=6, tolerance=0.1, patience_s=1.0, redo=3)
 
 Measure = Callable[[Spot], Awaitable[float | None]]
 Record = Callable[[Spot, float], None]

@@ -32,8 +32,14 @@ async def test_one_slow_engine_of_two_is_enough_and_another_does_not_matter() ->
 
 async def test_settling_waits_for_the_usual_pace() -> None:
     pace = paced(1.5, 1.5, 1.5, 1.05, 1.5)
-    await pace.settle(["decode"])
+    await pace.settle(["decode"], 60.0)
     assert pace.ratios == [1.5, 1.5, 1.5, 1.05]
+
+
+async def test_patience_has_an_end() -> None:
+    pace = paced(*[1.5] * 50)
+    await pace.settle(["decode"], 0.0)
+    assert pace.ratios == [1.5]
 
 
 async def test_what_is_slow_for_long_becomes_usual() -> None:
