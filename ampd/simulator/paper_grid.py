@@ -58,17 +58,22 @@ class Entrant:
     variants: tuple[Mapping[str, Any], ...] = field(default=({},))
 
 
+# vLLM's prefill workers share a step among prompts, or take one at a time (max_num_seqs 1), which is the better for long ones.
+_SHARED_OR_NOT: tuple[Mapping[str, Any], ...] = ({}, {"prefill_tokens": 0})
+_NOT_CACHED: Mapping[str, Any] = {"prefix_decider": {"non_cached_tokens": 512}}  # its default, 0, is never remote
+_STEPS: tuple[Mapping[str, Any], ...] = ({"batched_tokens": 8192}, {"batched_tokens": 1024})
+
 ENTRANTS = (
     Entrant(DEFAULT, "ampd", "anywhere", ({"chunk": 1024},)),
     Entrant(PAPER, "paper", "anywhere"),
-    Entrant("dynamo_recompute", "dynamo_recompute", "recompute"),
-    Entrant("dynamo_cache", "dynamo_cache", "remote"),
-    Entrant("dynamo_read", "dynamo_read", "remote"),
-    Entrant("conditional_disagg", "conditional_disagg", "anywhere"),
-    Entrant("ppd", "ppd", "anywhere"),
-    Entrant("prefix_decider", "prefix_decider", "anywhere", ({"prefix_decider": {"non_cached_tokens": 512}},)),
-    Entrant("vllm", "vllm", "colocated", ({"batched_tokens": 8192}, {"batched_tokens": 1024})),
-    Entrant("continuum", "continuum", "colocated", ({"batched_tokens": 8192}, {"batched_tokens": 1024})),
+    Entrant("dynamo_recompute", "dynamo_recompute", "recompute", _SHARED_OR_NOT),
+    Entrant("dynamo_cache", "dynamo_cache", "remote", _SHARED_OR_NOT),
+    Entrant("dynamo_read", "dynamo_read", "remote", _SHARED_OR_NOT),
+    Entrant("conditional_disagg", "conditional_disagg", "anywhere", _SHARED_OR_NOT),
+    Entrant("ppd", "ppd", "anywhere", _SHARED_OR_NOT),
+    Entrant("prefix_decider", "prefix_decider", "anywhere", tuple({**_NOT_CACHED, **v} for v in _SHARED_OR_NOT)),
+    Entrant("vllm", "vllm", "colocated", _STEPS),
+    Entrant("continuum", "continuum", "colocated", _STEPS),
     Entrant("local_only", "local_only", "colocated"),
 )
 
