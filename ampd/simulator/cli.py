@@ -145,7 +145,7 @@ def sweep_command(
     )  # fmt: skip
     for trace in traces:
         Workload(trace, sweep.rates[0], duration_s, rounds, reading, cv).check()
-    files = {trace: [Path(str(graph.profile)), *([Path(trace)] if Path(trace).is_file() else [])] for trace in traces}
+    files = {trace: [Path(str(graph.profile)), *_files(trace)] for trace in traces}
     codes = {trace: code_digest(files[trace]) for trace in traces}
     console = make_console()
     try:
@@ -173,6 +173,12 @@ def report_command(results: Path, out: Path, rate: float | None) -> None:
         raise SetupError(f"figures need matplotlib ({e}): pip install 'ampd[plots]'") from None
     for file in draw_report(rows, out, rate):
         click.echo(file)
+
+
+def _files(trace: str) -> list[Path]:
+    """Those that a trace is read from; none for a generator."""
+    path = Path(trace)
+    return sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path] if path.is_file() else []
 
 
 def _check_warm_up(warm_s: float | None) -> None:

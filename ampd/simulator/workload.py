@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ampd.bench.traces import SHAPES, Reading, arriving, endless, from_trace, gamma, generate
+from ampd.bench.traces import SHAPES, Reading, arriving, endless, from_trace, gamma, generate, load_trace
 from ampd.errors import ConfigError
 from ampd.simulator.types import Floats, TraceSession
 
@@ -19,7 +19,7 @@ DURATION_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`trace`: a generator's name or a file. `rate` in sessions a second; None: at a file's own times.
+    """`trace`: a generator's name, or a file (of Weka's, a folder). `rate` in sessions a second; None: at a file's own times.
 
     `duration_s` of arrivals, or sessions of `rounds` in all; with neither, a file once, or `DURATION_S`. `cv`: of the times between
     arrivals; 1 is Poisson.
@@ -41,7 +41,7 @@ class Workload:
                 raise ConfigError(f"{name} {value:g}: must be above 0; give {what}")
         if self.duration_s is not None and self.rounds is not None:
             raise ConfigError("--duration and --rounds are both given: each says how long the run is; give one")
-        if self.trace not in SHAPES and not Path(self.trace).is_file():
+        if self.trace not in SHAPES and not Path(self.trace).exists():
             raise ConfigError(f"--trace {self.trace!r}: no such file, and no generator; generators are {', '.join(SHAPES)}")
         if self.trace in SHAPES and self.rate is None:
             raise ConfigError(f"--rate is not given: trace {self.trace!r} has no arrival times of its own; give sessions a second")
@@ -54,13 +54,13 @@ class Workload:
     def sessions(self, seed: int) -> tuple[list[TraceSession], float]:
         """The sessions in order of arrival, and when arrivals end. Raises ConfigError, also for what is wrong in a file."""
         self.check()
-        if self.trace in SHAPES:
-            return self._generated(seed)
-        from ampd.bench.traces import load_trace
+        sessions, end_s = self._generated(seed) if self.trace in SHAPES else self._recorded(seed)
+        if not sessions:
+            raise ConfigError(f"--duration {end_s:g}: no session arrives within it; give a longer one")
+        return sessions, end_s
 
-        recorded = load_trace(Path(self.trace))
-        if not recorded:
-            raise ConfigError(f"--trace {self.trace}: holds no sessions")
+    def _recorded(self, seed: int) -> tuple[list[TraceSession], float]:
+        recorded = load_trace(self.trace)
         if self.rate is None:
             if len(recorded) > 1 and not from_trace(recorded).any():
                 raise ConfigError(
@@ -79,9 +79,8 @@ class Workload:
         if self.rounds is None:
             duration_s = self.duration_s or DURATION_S
             times = self._times(seed, duration_s)
-            if not len(times):
-                raise ConfigError(f"--duration {duration_s:g}: no session arrives within it; give a longer one")
-            return arriving(generate(self.trace, len(times), seed, reading=self.reading), times), duration_s
+            drawn = generate(self.trace, len(times), seed, reading=self.reading) if len(times) else []
+            return arriving(drawn, times), duration_s
         shape = SHAPES[self.trace]
         most = math.ceil(1.5 * self.rounds / shape.rounds) + 50
         return self._first(generate(self.trace, most, seed, reading=self.reading), seed)
