@@ -76,7 +76,7 @@ def ablation_figure(rows: Sequence[Row], rate: float | None = None) -> Figure:
     def at_one_rate(members: Sequence[Row]) -> list[Row]:
         return at_rate(members, pick_rate([row for row in members if row.variant == "both"] or members, rate))
 
-    shown = {name: at_one_rate(members) for name, members in by_policy(rows).items()}
+    shown = {name: at_one_rate(members) for name, members in by_policy(rows, policies_of(rows)).items()}
     titles = {f"{name.replace(', ', chr(10))}\n{members[0].rate:.3g} sessions/s": members for name, members in shown.items()}
     axes, figure = _groups(titles, VARIANTS,
                            lambda row: row.variant, "attainment", 100.0, _VARIANT_NAMES)  # fmt: skip

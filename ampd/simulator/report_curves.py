@@ -100,7 +100,8 @@ def sensitivity_figure(rows: Sequence[Row], rate: float | None = None) -> Figure
     """Attainment against each parameter that was varied, a panel each; a line is a policy under a model and trace, at one rate."""
     parameters = [name for name in (*_PARAMETERS, *sorted({row.parameter for row in rows} - set(_PARAMETERS)))
                   if any(row.parameter == name for row in rows)]  # fmt: skip
-    names = list(by_policy(rows))
+    policies = policies_of(rows)
+    names = list(by_policy(rows, policies))
     across = min(3, len(parameters))
     down = -(-len(parameters) // across)
     figure = Figure(figsize=(max(4.0, 2.5 * across), 0.7 + 2.2 * down), layout="constrained")
@@ -109,7 +110,7 @@ def sensitivity_figure(rows: Sequence[Row], rate: float | None = None) -> Figure
     for spare in list(grid.flat)[len(parameters) :]:
         spare.set_visible(False)
     for axes, parameter in zip(panels, parameters, strict=True):
-        for name, members in by_policy([row for row in rows if row.parameter == parameter]).items():
+        for name, members in by_policy([row for row in rows if row.parameter == parameter], policies).items():
             at = pick_rate(members, rate)
             own = sorted(at_rate(members, at), key=lambda row: row.value or 0.0)
             values = [math.nan if row.value is None else row.value for row in own]

@@ -44,9 +44,8 @@ def cells_of(rows: Sequence[Row]) -> dict[Cell, list[Row]]:
     return {key: list(members) for key, members in groupby(sorted(rows, key=cell), cell)}
 
 
-def by_policy(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of each policy under each model and trace, on its best deployment; named by what sets them apart."""
-    policies = policies_of(rows)
+def by_policy(rows: Sequence[Row], policies: Sequence[str]) -> dict[str, list[Row]]:
+    """Rows of each policy under each model and trace, on its best deployment; named by model, trace and, of several, policy."""
     return {
         f"{model}, {trace}" + (f", {policy}" if len(policies) > 1 else ""): own
         for (_, model, trace), members in cells_of(best_deployments(rows)).items()

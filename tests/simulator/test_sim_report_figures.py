@@ -122,6 +122,17 @@ def test_sensitivity_has_a_panel_for_each_parameter(drawn: dict[str, Figure]) ->
     assert lines(w)["llama, gaia: 2/s"][0] == [2.0, 3.0, 5.0]
 
 
+def test_parameters_may_be_of_different_policies() -> None:
+    varied = [row(policy, 2.0, 0.9, study="sensitivity", parameter=parameter, value=value)
+              for policy, parameter in (("paper", "alpha"), ("predictive", "cost_error"), ("paper", "cost_error"))
+              for value in (0.1, 0.2)]  # fmt: skip
+    alpha, error = figures(varied)["sensitivity-h200"].axes
+    assert set(lines(alpha)) == {"llama, gaia, paper: 2/s"}
+    assert set(lines(error)) == {"llama, gaia, paper: 2/s", "llama, gaia, predictive: 2/s"}
+    looks = {axes: next(line.get_color() for line in axes.lines if "paper" in str(line.get_label())) for axes in (alpha, error)}
+    assert looks[alpha] == looks[error]
+
+
 def test_a_policy_stands_for_its_best_deployment(rows: list[Row]) -> None:
     plain = [r for r in rows if r.study == "rates"]
     assert {r.deployment for r in best_deployments(plain)} == {"D:<TP=4,DP=2>"}
