@@ -57,7 +57,7 @@ def test_the_tightest_request_bounds_the_chunk_and_the_graphs_target_is_the_defa
     tight = slack.add(40, 300, itl_target_s=0.25)
     slack.run(lambda: slack.has_begun(tight))
     sizes = [sum(s.prefilled.values()) for s in prefilled(slack, slack.add(PROMPT, 1))]
-    assert max(sizes[4:]) < 100 < max(sizes[1:]) < 300 < most, 'it spends what it is ahead, and then has its target'
+    assert max(sizes[4:]) < 100 < max(sizes[1:]) < 300 < most, "it spends what it is ahead, and then has its target"
     assert slack.itl_s(tight) <= 0.25
     assert all(slack.itl_s(i) <= TARGET_S for i in loose)
 
