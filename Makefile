@@ -31,10 +31,10 @@ bench: setup ## the benchmarks of the scheduling core, or ARGS="routing ledger" 
 	@exec $(BIN)/python -m benchmarks $(ARGS)
 
 paper: setup ## the paper's experiments in simulation, to results/paper.json with a table and figures (an hour at most; goes on after a break)
-	@exec $(BIN)/python -m ampd.simulator.paper $(ARGS)
+	@exec $(BIN)/python -m ampd.simulator.experiments.paper $(ARGS)
 
 paper-quick: setup ## a first look at them: one model on one GPU, short runs (minutes)
-	@exec $(BIN)/python -m ampd.simulator.paper --quick $(ARGS)
+	@exec $(BIN)/python -m ampd.simulator.experiments.paper --quick $(ARGS)
 
 clean: ## remove .venv, caches and build output (the demo model's cache stays)
 	rm -rf .venv build results .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -37,6 +37,7 @@ LIGHT = [
     "ampd.state",
     "ampd.launch",
     "ampd.profiler.silicon",
+    "ampd.simulator.simulate",
     "ampd.workers.engines.sim",
     "ampd.bench.traces",
     "ampd.workers.metrics",
@@ -67,6 +68,14 @@ def test_the_pure_parts_read_no_clock_and_do_no_io(arrows: set[tuple[str, str]])
     wrong = {(s, t) for s, t in arrows if within(s, PURE) and t.split(".")[0] in IMPURE}
     assert named(wrong - IMPURE_BY_RIGHT) == []
     assert IMPURE_BY_RIGHT - wrong == set(), "a permission that nothing needs"
+
+
+def test_the_simulation_itself_has_no_clock_no_io_and_no_part_of_the_live_system(arrows: set[tuple[str, str]]) -> None:
+    core = ("ampd.simulator.cluster", *(f"ampd.simulator.{name}" for name in ("simulate", "forms", "check", "records", "types")))
+    inner = (*PURE, "ampd.config", "ampd.simulator")
+    wrong = {(s, t) for s, t in arrows if within(s, core) and t.split(".")[0] == "ampd" and not within(t, inner)}
+    assert named(wrong) == []
+    assert named({(s, t) for s, t in arrows if within(s, core) and t.split(".")[0] in IMPURE}) == []
 
 
 @pytest.mark.parametrize("package", HOMES)

@@ -22,7 +22,7 @@ COMMANDS = {
     "bench": "ampd.bench.cli:bench",
     "demo": "ampd.bench.cli:demo",
     "profile": "ampd.profiler.cli:profile",
-    "sim": "ampd.simulator.cli:sim",
+    "sim": "ampd.simulator.commands.cli:sim",
     "trace": "ampd.bench.traces.cli:trace",
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ampd.simulator.job import Job
+from ampd.simulator.cluster.job import Job
 from ampd.simulator.types import Records
 
 # In the order of the values in `add`. All are kept as doubles, which hold every integer here exactly.

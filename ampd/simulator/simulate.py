@@ -8,17 +8,17 @@ from math import inf
 
 from ampd.policy.types import CostModel
 from ampd.simulator.check import check
-from ampd.simulator.decode import DecodeWorker
-from ampd.simulator.link import Network
-from ampd.simulator.loop import Loop
-from ampd.simulator.prefill import PrefillWorker
+from ampd.simulator.cluster.decode import DecodeWorker
+from ampd.simulator.cluster.link import Network
+from ampd.simulator.cluster.loop import Loop
+from ampd.simulator.cluster.prefill import PrefillWorker
+from ampd.simulator.cluster.rounds import Rounds
+from ampd.simulator.cluster.ttl import TimesToLive
+from ampd.simulator.cluster.view import State
+from ampd.simulator.cluster.worker import Worker, World
 from ampd.simulator.records import RecordBook
-from ampd.simulator.rounds import Rounds
 from ampd.simulator.timeline import TimelineSink
-from ampd.simulator.ttl import TimesToLive
 from ampd.simulator.types import Outcome, Setup, TraceSession
-from ampd.simulator.view import State
-from ampd.simulator.worker import Worker, World
 
 # A round is late when its TTFT is over so many times its target.
 LATE = 10.0

@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import t as student_t
 from sim_outcomes import Made, outcome, sessions
 
-from ampd.simulator.attainment import Window, attainment_interval, measure, warm_up_s
-from ampd.simulator.confidence import bootstrap_share, student, t_quantile
+from ampd.simulator.results.attainment import Window, attainment_interval, measure, warm_up_s
+from ampd.simulator.results.confidence import bootstrap_share, student, t_quantile
 
 TTFT, ITL = 1.0, 0.02
 

@@ -11,10 +11,10 @@ import pytest
 from sim_graphs import graph_data
 
 from ampd.config import build_graph
-from ampd.simulator.chrome_trace import ChromeTrace
-from ampd.simulator.run import Run, run_once
-from ampd.simulator.scenario import Rules, load_scenario
-from ampd.simulator.workload import Workload
+from ampd.simulator.commands.run import Run, run_once
+from ampd.simulator.commands.scenario import Rules, load_scenario
+from ampd.simulator.commands.workload import Workload
+from ampd.simulator.results.chrome_trace import ChromeTrace
 
 Events = list[dict[str, Any]]
 

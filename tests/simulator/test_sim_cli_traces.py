@@ -10,7 +10,7 @@ import pytest
 from sim_graphs import write_graph
 
 from ampd.cli.main import main
-from ampd.simulator.workload import Workload
+from ampd.simulator.commands.workload import Workload
 
 
 def session(name: str, arrives_s: float | None = None, **first: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sim_core_costs import HandCosts
 
-from ampd.simulator.decode import DecodeWorker
+from ampd.simulator.cluster.decode import DecodeWorker
 from ampd.simulator.forms import COLOCATED, FORMS, setup_for
 from ampd.simulator.simulate import assemble
 from ampd.simulator.types import Group, Setup, TraceRound, TraceSession

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from sim_core_costs import HandCosts, agents, chat, setup, single
 
-from ampd.simulator.batch import Batch
-from ampd.simulator.gaps import Gaps
-from ampd.simulator.job import Job, Session
+from ampd.simulator.cluster.batch import Batch
+from ampd.simulator.cluster.gaps import Gaps
+from ampd.simulator.cluster.job import Job, Session
+from ampd.simulator.cluster.times import Steps
 from ampd.simulator.simulate import assemble, simulate
-from ampd.simulator.times import Steps
 from ampd.simulator.types import TraceSession
 
 COSTS = HandCosts(history_s=1e-8, context_s=1e-6, moved_s=1e-5)

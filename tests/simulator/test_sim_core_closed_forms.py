@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sim_core_costs import HandCosts, setup, single
 
-from ampd.simulator.link import Network
-from ampd.simulator.loop import Loop
+from ampd.simulator.cluster.link import Network
+from ampd.simulator.cluster.loop import Loop
 from ampd.simulator.simulate import simulate
 from ampd.simulator.types import TraceSession
 

@@ -144,7 +144,7 @@ def test_the_chunk_rule_is_the_policys_own(monkeypatch: pytest.MonkeyPatch) -> N
     sessions = agents(40, rate=1.0, seed=5)
     here = setup(0, 2, policy="local_only")
     before = simulate(here, COSTS, sessions)
-    monkeypatch.setattr("ampd.simulator.chunking.prefill_budget", lambda now, running, predict, limits: 16)
+    monkeypatch.setattr("ampd.simulator.cluster.chunking.prefill_budget", lambda now, running, predict, limits: 16)
     assert simulate(here, COSTS, sessions).records.ttft_s.mean() > before.records.ttft_s.mean()
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sim_core_costs import HandCosts, chat, setup, single
 
+from ampd.simulator.cluster.ttl import TimesToLive
 from ampd.simulator.simulate import simulate
-from ampd.simulator.ttl import TimesToLive
 from ampd.simulator.types import Setup, TraceSession
 
 

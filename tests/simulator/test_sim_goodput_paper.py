@@ -12,15 +12,15 @@ import pytest
 from click.testing import CliRunner
 
 from ampd.errors import ConfigError
-from ampd.simulator import paper
-from ampd.simulator.deployments import enumerate_deployments, neighbours, parse_deployment
-from ampd.simulator.goodput import Length
-from ampd.simulator.paper_cell import Scene, candidates, scene_of
-from ampd.simulator.paper_grid import CELLS, DEFAULT, EFFORTS, ENTRANTS, PAPER, Cell, Effort
-from ampd.simulator.paper_journal import PaperJournal, code_digest, task_key
-from ampd.simulator.paper_studies import Mistaken, Study, compute_study, studies_of
-from ampd.simulator.paper_table import best_rows, geometric_mean, judge_cell, render_table
-from ampd.simulator.report import load_rows
+from ampd.simulator.experiments import paper
+from ampd.simulator.experiments.deployments import enumerate_deployments, neighbours, parse_deployment
+from ampd.simulator.experiments.goodput import Length
+from ampd.simulator.experiments.paper_cell import Scene, candidates, scene_of
+from ampd.simulator.experiments.paper_grid import CELLS, DEFAULT, EFFORTS, ENTRANTS, PAPER, Cell, Effort
+from ampd.simulator.experiments.paper_journal import PaperJournal, code_digest, task_key
+from ampd.simulator.experiments.paper_studies import Mistaken, Study, compute_study, studies_of
+from ampd.simulator.experiments.paper_table import best_rows, geometric_mean, judge_cell, render_table
+from ampd.simulator.results.report import load_rows
 from tests.simulator.sim_core_costs import HandCosts
 
 PROFILES = Path("configs/profiles")

@@ -12,9 +12,9 @@ from ampd.cost_model import PiecewiseCostModel, Profile, load_profile
 from ampd.cost_model.arrays import ArrayCostModel
 from ampd.cost_model.functions import DecodeFit, FitError, MixedFit, PrefillFit, Segment
 from ampd.errors import ConfigError
-from ampd.simulator.bound import ALLOWANCE, bound_rate
-from ampd.simulator.candidates import Fluid
-from ampd.simulator.deployments import (
+from ampd.simulator.experiments.bound import ALLOWANCE, bound_rate
+from ampd.simulator.experiments.candidates import Fluid
+from ampd.simulator.experiments.deployments import (
     Deployment,
     Side,
     enumerate_deployments,
@@ -22,8 +22,8 @@ from ampd.simulator.deployments import (
     longest_context,
     parse_deployment,
 )
-from ampd.simulator.load import load_of
-from ampd.simulator.targets import LEVELS, MULTIPLES, derive_targets
+from ampd.simulator.experiments.load import load_of
+from ampd.simulator.experiments.targets import LEVELS, MULTIPLES, derive_targets
 from ampd.simulator.types import TraceRound, TraceSession
 from tests.simulator.sim_core_costs import HandCosts
 

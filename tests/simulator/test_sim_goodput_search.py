@@ -10,15 +10,15 @@ import pytest
 from ampd.bench.traces import generate
 from ampd.cost_model import load_profile
 from ampd.errors import ConfigError
-from ampd.simulator.attainment import Latency, Measured
-from ampd.simulator.bound import bound_rate
-from ampd.simulator.confidence import Interval
-from ampd.simulator.deployments import feasible_thetas, parse_deployment
+from ampd.simulator.experiments.bound import bound_rate
+from ampd.simulator.experiments.deployments import feasible_thetas, parse_deployment
+from ampd.simulator.experiments.goodput import STEP, Bench, Goodput, Length, Traffic, Trial, find_goodput
+from ampd.simulator.experiments.load import load_of
+from ampd.simulator.experiments.race import race
+from ampd.simulator.experiments.targets import derive_targets
 from ampd.simulator.forms import setup_for
-from ampd.simulator.goodput import STEP, Bench, Goodput, Length, Traffic, Trial, find_goodput
-from ampd.simulator.load import load_of
-from ampd.simulator.race import race
-from ampd.simulator.targets import derive_targets
+from ampd.simulator.results.attainment import Latency, Measured
+from ampd.simulator.results.confidence import Interval
 from ampd.simulator.types import Setup, TraceRound, TraceSession
 from tests.simulator.sim_core_costs import NO_DELAYS, HandCosts, setup
 

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ampd.errors import ConfigError
-from ampd.simulator.report import draw_report, figures, load_rows
-from ampd.simulator.report_rows import Row, fold_seeds, grid_goodput, rows_csv
-from ampd.simulator.report_style import best_deployments, pick_rate
+from ampd.simulator.results.report import draw_report, figures, load_rows
+from ampd.simulator.results.report_rows import Row, fold_seeds, grid_goodput, rows_csv
+from ampd.simulator.results.report_style import best_deployments, pick_rate
 
 # Attainment of each policy at 1, 2 and 3 sessions/s.
 SHARES = {"predictive": (1.0, 0.98, 0.91), "paper": (0.99, 0.7, 0.2), "dynamo_read": (0.95, 0.92, 0.1)}

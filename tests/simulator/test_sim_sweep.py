@@ -17,8 +17,8 @@ from sim_graphs import graph_data, write_graph
 
 from ampd.cli.main import main
 from ampd.errors import ConfigError, SetupError
-from ampd.simulator.sweep import Sweep, Vary, lines_of, point_key, run_sweep
-from ampd.simulator.sweep_journal import open_sweep_journal
+from ampd.simulator.commands.sweep import Sweep, Vary, lines_of, point_key, run_sweep
+from ampd.simulator.commands.sweep_journal import open_sweep_journal
 
 SWEEP = Sweep(
     graph=graph_data(),

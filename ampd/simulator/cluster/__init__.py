@@ -1,0 +1,1 @@
+"""What is simulated: Coordinators, workers, links and the sessions that they serve."""

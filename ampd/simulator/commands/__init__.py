@@ -1,0 +1,1 @@
+"""`ampd sim`: run, sweep, report."""

@@ -1,0 +1,1 @@
+"""What came out of a simulation: attainment, intervals, tables' rows, figures, timelines."""
