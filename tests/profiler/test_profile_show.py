@@ -139,7 +139,7 @@ def test_what_is_no_profile_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"\xff\xfe\x00", "not text"),
+        (b"\xff\xfe\x00", "no text"),
         (b"not json\n", "bad.jsonl:1"),
         (b'{"session": "s", "rounds": [{"prompt": 5, "history": 9, "output": 1}]}\n', "prompt >= history"),
         (b'{"session": "s", "rounds": [{"prompt": 5, "history": 0, "output": 1}]}\n', "no incremental round"),
