@@ -9,11 +9,12 @@ import click
 from rich.console import Console
 
 from ampd.bench.cli import write_json
+from ampd.bench.lengths import load_sessions
 from ampd.bench.terminal import make_console
 from ampd.cost_model import Profile, load_profile
 from ampd.errors import SetupError
 from ampd.profiler.report import fit_rows, fits_table, make_fits_table
-from ampd.profiler.trace_share import KvShare, kv_shares, load_trace
+from ampd.profiler.trace_share import KvShare, kv_shares
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 JSON = click.option("--json", "json_file", metavar="FILE", help="Write the rows as JSON; '-' is standard output.")
@@ -32,7 +33,7 @@ def show(profile_file: Path, trace_file: Path | None, plots_dir: Path | None, re
     """Fit errors of a PROFILE by function and region."""
     console = make_console(stderr=json_file == "-")
     profile = load_profile(profile_file)
-    shares = kv_shares(profile, load_trace(trace_file)) if trace_file is not None else []
+    shares = kv_shares(profile, load_sessions(trace_file)) if trace_file is not None else []
     _print(console, profile, shares, None if regions else _WORST)
     document: dict[str, Any] = {"rows": fit_rows(profile)}
     if trace_file is not None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ampd.bench.lengths import LengthSession, load_sessions
+from ampd.bench.lengths import LengthSession
 from ampd.cost_model import PiecewiseCostModel, Profile
 from ampd.errors import ConfigError, ProfileError
 
@@ -43,14 +42,6 @@ class KvShare:
             "theta": self.theta, "rounds": len(self.ratio), "kv_over_pre_median": float(median), "kv_over_pre_p95": float(p95),
             "rounds_outside_measured_range": self.outside,
         }  # fmt: skip
-
-
-def load_trace(path: Path) -> list[LengthSession]:
-    """Read a trace of session lengths. Raises ConfigError in one line when it is none."""
-    try:
-        return load_sessions(path)
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not text; give a JSONL file of sessions") from None
 
 
 def kv_shares(profile: Profile, sessions: Sequence[LengthSession]) -> list[KvShare]:
