@@ -33,7 +33,7 @@ from ampd.policy.types import LEAST_FACTOR, WorkerView
 # What a batch without slack still gives a prefill, as a share of its own step, and the longest step in ITL targets (see `chunks`).
 _FLOOR, _BURST = ChunkLimits(max_tokens=1).floor_share, ChunkLimits(max_tokens=1).burst
 _WAIT = 0.5  # of a step, for the end of the one under way
-# Tried in the simulator on one model and trace: at 1 a busy decode worker takes on too much, 4 does about as well (docs/policies.md).
+# Tried in the simulator on one load: at 1 a busy decode worker takes on too much, 4 does about as well (docs/policies.md).
 _DELAY = 2.0
 # T_dec by two points of its line, and by itself, may differ in the last digits.
 _JUST_BELOW = 1 - 1e-9
